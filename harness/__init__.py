@@ -1,0 +1,1 @@
+"""Load-testing harness for inference services that take text and images."""

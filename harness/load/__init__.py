@@ -1,0 +1,1 @@
+"""The load path: streaming client, Locust user, shape, recorder."""

@@ -1,0 +1,1 @@
+"""Charts, HTML, Markdown, JSON and JUnit from one analysed run."""
