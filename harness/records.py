@@ -1,7 +1,7 @@
 """Every row that is written to disk or wire while a run goes on, its codec and its format version.
 
-Units are in the names: `_ms` milliseconds, `_ns` nanoseconds, `_bytes` bytes, ratios 0-1. `wall_ns` is the host's
-wall clock, `mono_ns` and `start_ns` its monotonic clock. None means "not known"; it is never written as 0.
+Units are in the names: `_ms` milliseconds, `_ns` nanoseconds, `_bytes` bytes, ratios 0-1. `wall_ns` is the
+wall clock of the host, `mono_ns` and `start_ns` its monotonic clock. None means "not known", never 0.
 
 Format history
 - 1: first version of requests.jsonl, client.jsonl, gpu.jsonl, engine.jsonl and run.json.
@@ -193,9 +193,9 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Four wall-clock stamps of one question and answer; offset = ((t1 - t0) + (t2 - t3)) / 2 as in NTP.
+    """Four wall-clock stamps of a question and its answer; offset = ((t1-t0) + (t2-t3)) / 2 (NTP).
 
-    `t0_ns` question leaves here, `t1_ns` reaches the peer, `t2_ns` answer leaves the peer, `t3_ns` reaches us.
+    `t0_ns` question leaves us, `t1_ns` reaches the peer, `t2_ns` answer leaves it, `t3_ns` reaches us.
     The offset is peer minus us; its error is at most half the round trip.
     """
 
