@@ -1,0 +1,126 @@
+"""YAML in, one frozen `Profile` out, validated once at the edge.
+
+An unknown key is refused with its path and the nearest valid name; a wrong value with its file, line and key.
+Relative paths start at the profile's folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import yaml
+
+from harness.errors import UserError
+from harness.profile import SYNTHETIC_SOURCES, Profile
+from harness.profile_rules import Failure, check_ranges
+
+
+def load_profile(path: str | Path, *, host: str | None = None) -> Profile:
+    """Read and validate a profile; `host` overrides scheme, host and port of its target.
+
+    Raises UserError (exit code 2) naming file, line and key.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError("no such profile", file=file, remedy="give the path of a YAML profile") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot be read: {error}", file=file) from None
+    return parse_profile(text, file=file, host=host)
+
+
+def parse_profile(text: str, *, file: Path, host: str | None = None) -> Profile:
+    """Validate a profile's YAML text; `file` gives the folder for relative paths and is named in errors."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or "not YAML"
+        raise UserError(f"not valid YAML: {what}", file=file, line=mark.line + 1 if mark else None) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not valid YAML: {error}", file=file) from None
+    if not isinstance(raw, dict):
+        raise UserError("a profile is a mapping of keys", file=file, remedy="start with `name:`")
+    fail = Failure(file, root)
+    _refuse_unknown_keys(raw, Profile, (), fail)
+    try:
+        profile = msgspec.convert(raw, Profile, strict=True)
+    except msgspec.ValidationError as error:
+        what, path = _split_path(str(error))
+        raise fail(path, what) from None
+    profile = _resolve(profile, file.parent, host)
+    check_ranges(profile, fail)
+    return profile
+
+
+def to_yaml(profile: Profile) -> str:
+    """Return the resolved profile as YAML, with headers that may carry secrets blanked."""
+    raw = msgspec.to_builtins(profile)
+    raw["target"]["headers"] = dict.fromkeys(profile.target.headers, "(hidden)")
+    return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+
+
+def profile_hash(profile: Profile) -> str:
+    """Return a short hash of everything that decides the request bodies."""
+    parts = (profile.traffic, profile.generation, profile.target, profile.experiments)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+
+def _refuse_unknown_keys(raw: Any, kind: Any, path: tuple[str | int, ...], fail: Failure) -> None:
+    """Walk raw data beside its type, so that an unknown key is named with the nearest valid one."""
+    struct = _struct_of(kind)
+    if struct is not None and isinstance(raw, dict):
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+        for key, value in raw.items():
+            if key not in fields:
+                near = difflib.get_close_matches(str(key), fields, n=1)
+                remedy = f"did you mean `{near[0]}`?" if near else "valid keys: " + ", ".join(fields)
+                raise fail((*path, str(key)), "unknown key", remedy)
+            _refuse_unknown_keys(value, fields[key], (*path, key), fail)
+    elif isinstance(raw, list):
+        item = getattr(kind, "__args__", (None,))[0]
+        for number, value in enumerate(raw):
+            _refuse_unknown_keys(value, item, (*path, number), fail)
+
+
+def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
+    candidates = (kind, *getattr(kind, "__args__", ()))
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, msgspec.Struct)), None)
+
+
+def _split_path(message: str) -> tuple[str, tuple[str | int, ...]]:
+    """Split msgspec's "Expected `int`, got `str` - at `$.load.users[0]`" into words and key path."""
+    what, _, where = message.partition(" - at `")
+    parts = re.findall(r"\.([A-Za-z0-9_]+)|\[(\d+)\]", where)
+    path = tuple(name if name else int(number) for name, number in parts)
+    missing = re.match(r"Object missing required field `(\w+)`", what)
+    return (f"required key `{missing[1]}` is missing" if missing else what), path
+
+
+def _resolve(profile: Profile, folder: Path, host: str | None) -> Profile:
+    """Make paths absolute and apply the host override."""
+    replace = msgspec.structs.replace
+    traffic = profile.traffic
+    mix = tuple(
+        replace(p, images=replace(p.images, source=str((folder / p.images.source).resolve())))
+        if p.images and p.images.source not in SYNTHETIC_SOURCES
+        else p
+        for p in traffic.mix
+    )
+    replay = traffic.replay and replace(traffic.replay, file=str((folder / traffic.replay.file).resolve()))
+    target = profile.target
+    if host:
+        url, own = urlsplit(host if "//" in host else f"http://{host}"), urlsplit(target.base_url)
+        target = replace(
+            target,
+            base_url=urlunsplit((url.scheme, url.netloc, url.path.rstrip("/") or own.path, "", "")),
+        )
+    return replace(profile, traffic=replace(traffic, mix=mix, replay=replay), target=target)
