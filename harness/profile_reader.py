@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -19,6 +19,8 @@ import yaml
 from harness.errors import UserError
 from harness.profile import SYNTHETIC_SOURCES, Profile
 from harness.profile_rules import Failure, check_ranges
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def load_profile(path: str | Path, *, host: str | None = None) -> Profile:
@@ -38,6 +40,17 @@ def load_profile(path: str | Path, *, host: str | None = None) -> Profile:
 
 def parse_profile(text: str, *, file: Path, host: str | None = None) -> Profile:
     """Validate a profile's YAML text; `file` gives the folder for relative paths and is named in errors."""
+    profile, fail = parse_struct(text, Profile, file=file)
+    profile = _resolve(profile, file.parent, host)
+    check_ranges(profile, fail)
+    return profile
+
+
+def parse_struct(text: str, kind: type[S], *, file: Path) -> tuple[S, Failure]:
+    """Return YAML text as a struct, and what builds an error for one of its keys.
+
+    Raises UserError for broken YAML, an unknown key and a wrong type.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         raw = yaml.safe_load(text)
@@ -48,17 +61,15 @@ def parse_profile(text: str, *, file: Path, host: str | None = None) -> Profile:
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid YAML: {error}", file=file) from None
     if not isinstance(raw, dict):
-        raise UserError("a profile is a mapping of keys", file=file, remedy="start with `name:`")
+        first = msgspec.structs.fields(kind)[0].encode_name
+        raise UserError("not a mapping of keys", file=file, remedy=f"start with `{first}:`")
     fail = Failure(file, root)
-    _refuse_unknown_keys(raw, Profile, (), fail)
+    _refuse_unknown_keys(raw, kind, (), fail)
     try:
-        profile = msgspec.convert(raw, Profile, strict=True)
+        return msgspec.convert(raw, kind, strict=True), fail
     except msgspec.ValidationError as error:
         what, path = _split_path(str(error))
         raise fail(path, what) from None
-    profile = _resolve(profile, file.parent, host)
-    check_ranges(profile, fail)
-    return profile
 
 
 def to_yaml(profile: Profile) -> str:
