@@ -120,6 +120,11 @@ class EngineConfig(_Part, frozen=True):
     noise: float = 0.01  # relative standard deviation of a step's duration
     seed: int = 1
 
+    def limit(self, name: str) -> float | None:
+        """Return a limit's value; None where there is none, or where this engine ignores it."""
+        value: float | None = getattr(self.limits, name)
+        return None if self.on_exceed.get(name) == "ignore" else value
+
 
 LIMIT_NAMES: tuple[str, ...] = Limits.__struct_fields__
 _ONLY_FOR: dict[OnExceed, tuple[str, ...]] = {
