@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.profile import Profile
 from harness.profile_reader import load_profile, to_yaml
-from harness.records import ClientSample, EngineSample, GpuSample, Request, RunInfo, decode_lines
+from harness.records import ClientSample, EngineSample, GpuSample, Request, RunInfo, decode_lines, encode_line
 
 Table = pd.DataFrame
 
@@ -202,3 +202,9 @@ def _tighten(values: pd.Series[Any]) -> pd.Series[Any]:
     if isinstance(first, int | float):
         return values.astype(float)
     return values.astype(str).where(values.notna(), None) if isinstance(first, str) else values
+
+
+def append_requests(run: RunDir, records: Sequence[Request]) -> None:
+    """Append records to requests.jsonl, as the preflight does before the load begins."""
+    with run.requests.open("ab") as out:
+        out.writelines(encode_line(record) for record in records)

@@ -1,0 +1,113 @@
+"""What `knee run` and `knee report` write and print of an analysed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from harness import rundir
+from harness.analysis.limits import limits_yaml
+from harness.analysis.wording import verdict_sentence
+from harness.report.render import junit as render_junit
+from harness.report.render import render
+from harness.results import Report, Step
+
+
+def write_all(
+    run_dir: rundir.RunDir, report: Report, run: rundir.RunData, *, lang: str, junit: Path | None
+) -> None:
+    """Write report.html, report.md, report.json, limits.yaml and charts, each whole or not at all."""
+    rendered = render(report, run, lang=lang)
+    rundir.write_atomically(run_dir.report_json, rendered.json)
+    rundir.write_atomically(run_dir.report_html, rendered.html.encode())
+    rundir.write_atomically(run_dir.report_md, rendered.markdown.encode())
+    for name, data in rendered.charts.items():
+        rundir.write_atomically(run_dir.charts / name, data)
+    if report.limits:
+        rundir.write_atomically(run_dir.limits, limits_yaml(report).encode())
+    if junit is not None:
+        rundir.write_atomically(junit, render_junit(report))
+
+
+def summary(run_dir: Path, report: Report) -> dict[str, Any]:
+    """Return what `--json` prints: the run directory, the verdict and the problems."""
+    return {
+        "run_dir": str(run_dir),
+        "valid": report.valid,
+        "knee": msgspec.to_builtins(report.knee),
+        "bottleneck": msgspec.to_builtins(report.bottleneck),
+        "experiments": {
+            name: {"verdict": e.verdict, "text": e.text} for name, e in report.experiments.items()
+        },
+        "problems": msgspec.to_builtins(report.problems),
+        "report": str(run_dir / "report.html"),
+    }
+
+
+def print_verdict(run_dir: Path, report: Report) -> None:
+    """Print the verdict, the table of steps, what weakens it, and where the report lies."""
+    console = Console(highlight=False)
+    steps = [step for step in report.steps if step.users is not None or step.offered_rps is not None]
+    if steps and report.knee is not None:
+        console.print(_table(steps))
+    if report.knee is not None:
+        unit = "users" if any(step.users is not None for step in steps) else "req/s"
+        console.print(f"[bold]{verdict_sentence(report.knee, unit)}[/bold]")
+        for key in ("status", "cap", "knee_step", "steady"):
+            value = getattr(report.knee, key)
+            console.print(
+                f"  {key}: {value:g}" if isinstance(value, float | int) else f"  {key}: {value or '-'}"
+            )
+    if report.bottleneck is not None:
+        where = f"{report.bottleneck.stage}, {report.bottleneck.resource.replace('_', ' ')}"
+        console.print(f"  bottleneck: {where}")
+    for name, experiment in report.experiments.items():
+        console.print(f"  {name}: {experiment.text}")
+    for problem in report.problems:
+        place = f" ({problem.step})" if problem.step else ""
+        console.print(f"  ! {problem.code}{place}: {problem.text}", style="yellow", markup=False)
+    click.echo(f"report: {run_dir / 'report.html'}")
+
+
+def _table(steps: list[Step]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("step", "n", "failed", "req/s", "tok/s", "p50 ms", "p95 ms", "TTFT p95 ms"):
+        table.add_column(name, justify="left" if name == "step" else "right")
+    for step in steps:
+        figures = (step.rps, step.out_tok_s, step.latency.p50_ms, step.latency.p95_ms, step.ttft.p95_ms)
+        table.add_row(step.label, str(step.n), str(step.failures), *(_figure(value) for value in figures))
+    return table
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def read_stage_log(path: Path) -> Any:
+    """Read a service's own JSON timing lines into a table joined by request id later."""
+    from harness.analysis.stages import parse_stage_log
+    from harness.errors import UserError
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path) from None
+    return parse_stage_log(data)
+
+
+def join_gpu_log(run: rundir.RunData, path: Path, zone: str | None) -> rundir.RunData:
+    """Return the run with its GPU samples replaced by those of an nvidia-smi log."""
+    import dataclasses
+
+    from harness.observe.gpu_log import check_overlap, read_gpu_log
+
+    table = read_gpu_log(path, zone)
+    check_overlap(table, run.info, path)
+    return dataclasses.replace(run, gpu=table)

@@ -1,0 +1,96 @@
+"""One request before the load: a target that does not answer it ends the run with its reason.
+
+Its record is kept as the first of the run: it is the only request that meets the service cold. A refusal that
+cannot change by itself (400, 401, 403, 404, 413, 422) ends the run at once; any other failure is tried a few
+times, since a service that fails now and then is one to measure, not to turn away from.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from harness.errors import UserError
+from harness.load.client import Client, Target
+from harness.load.recording import record_of
+from harness.payloads.corpus import Body
+from harness.profile import Profile
+from harness.records import Request
+
+ATTEMPTS = 5
+PHASE = -1  # belongs to no phase, so no step counts it
+WORKER = "preflight"
+_UNREACHABLE = ("connect_error", "timeout_connect", "timeout_ttft")
+_STATUS = {
+    400: "look at the request: model, max_tokens, image sizes, generation.extra",
+    401: "name the variable that holds the key in target.api_key_env, and set it",
+    403: "the key in target.api_key_env may not use this model",
+    404: "check target.base_url (it usually ends in /v1) and target.model",
+    413: "the payload is over the service's limit: make text or images smaller",
+    422: "the service does not know a field: generation.ignore_eos: false, or null it in generation.extra",
+}
+_OUTCOME = {
+    "connect_error": ("nothing answers there", "start the service or give --host"),
+    "timeout_connect": ("no connection in time", "check address and firewall, or raise timeouts.connect_s"),
+    "timeout_ttft": ("no token in time", "see whether the service is stuck, or raise timeouts.ttft_s"),
+    "timeout_idle": ("the answer stalled", "see whether the service is stuck, or raise timeouts.idle_s"),
+    "timeout_total": ("the answer took too long", "lower max_tokens or raise timeouts.total_s"),
+    "malformed": ("the answer is not that of an OpenAI-compatible service", "check target.base_url"),
+    "empty": ("the answer holds no token", "check target.model and generation.max_tokens"),
+}
+
+
+def api_key(profile: Profile) -> str | None:
+    """Return the key from the variable that the profile names; raises UserError where it is not set."""
+    name = profile.target.api_key_env
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        raise UserError(
+            f"the variable {name} is not set", key="target.api_key_env", remedy=f"export {name}=..."
+        )
+    return key
+
+
+def preflight(profile: Profile, target: Target, body: Body, run: str = "") -> list[Request]:
+    """Send one request until it is answered well, at most 5 times; return each try as a record.
+
+    Raises UserError with the reason where none was answered.
+    """
+    records: list[Request] = []
+    client = Client(target)
+    try:
+        for seq in range(ATTEMPTS):
+            req_id = uuid.uuid4().hex
+            answer = client.send(body.segments, req_id, length=body.length)
+            records.append(
+                record_of(
+                    answer,
+                    body,
+                    run=run,
+                    worker=WORKER,
+                    user=0,
+                    seq=seq,
+                    phase=PHASE,
+                    label=WORKER,
+                    first=seq == 0,
+                    req_id=req_id,
+                )
+            )
+            if answer.outcome == "ok":
+                return records
+            if answer.status in _STATUS or answer.outcome in _UNREACHABLE:
+                break
+    finally:
+        client.close()
+    raise _refusal(profile, records[-1])
+
+
+def _refusal(profile: Profile, last: Request) -> UserError:
+    what, remedy = _OUTCOME.get(last.outcome, (f"the first request failed ({last.outcome})", None))
+    if last.status is not None and last.status >= 400:
+        what, remedy = f"the target answered {last.status}", _STATUS.get(last.status)
+    if last.error:
+        what = f"{what}: {last.error}"
+    return UserError(what, key=profile.target.base_url, remedy=remedy or "look into the service's log")
