@@ -1,0 +1,105 @@
+"""Where requests go: one `Target` a process, made from the profile, the host option and the key."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from harness.errors import UserError
+from harness.profile import Profile, Timeouts
+
+PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+_OURS = ("content-length", "transfer-encoding", "connection", "x-request-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The service under test, ready to be sent to."""
+
+    scheme: Literal["http", "https"]
+    host: str  # without brackets
+    port: int
+    path: str  # of the POST
+    headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)  # the key is among them
+    verify_tls: bool
+    stream: bool
+    endpoint: Literal["chat", "completions"]
+    timeouts: Timeouts
+
+
+def target_of(profile: Profile, host_override: str | None = None, api_key: str | None = None) -> Target:
+    """Return the target of a profile; `host_override` replaces scheme, host and port of its base_url.
+
+    User and password in the URL become basic authorization where neither a key nor a header is given.
+    Raises UserError for an address or a header that cannot be used.
+    """
+    settings = profile.target
+    base = _address(settings.base_url, "target.base_url")
+    place = _address(host_override, "--host") if host_override else base
+    scheme: Literal["http", "https"] = "https" if place.scheme == "https" else "http"
+    host = place.hostname or ""
+    port = place.port or (443 if scheme == "https" else 80)
+    headers = {
+        "host": _authority(host, port, scheme),
+        "user-agent": "locust-knee",
+        "accept": "text/event-stream" if settings.stream else "application/json",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+    }
+    if place.username is not None:
+        secret = f"{unquote(place.username)}:{unquote(place.password or '')}".encode()
+        headers["authorization"] = "Basic " + base64.b64encode(secret).decode("ascii")
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    for name, value in settings.headers.items():
+        headers[name.lower()] = value
+    path = base.path.rstrip("/") + PATHS[settings.endpoint]
+    return Target(
+        scheme=scheme,
+        host=host,
+        port=port,
+        path=path + (f"?{base.query}" if base.query else ""),
+        headers=tuple(_header(name, value) for name, value in headers.items()),
+        verify_tls=settings.verify_tls,
+        stream=settings.stream,
+        endpoint=settings.endpoint,
+        timeouts=settings.timeouts,
+    )
+
+
+def _address(url: str, key: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(char.isspace() for char in url):
+        shown = url.rpartition("@")[2]  # a password may stand before it
+        raise UserError(f"cannot use the address {shown!r}", key=key, remedy="write http://HOST:PORT/v1")
+    return parts
+
+
+def _authority(host: str, port: int, scheme: str) -> str:
+    try:
+        shown = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        shown = host.encode("idna").decode("ascii") if not host.isascii() else host
+    return shown if port == (443 if scheme == "https" else 80) else f"{shown}:{port}"
+
+
+def _header(name: str, value: str) -> tuple[bytes, bytes]:
+    key = f"target.headers.{name}"
+    if name in _OURS:
+        raise UserError("this header is set by the client itself", key=key, remedy="remove it")
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+        raise UserError("this is no name of a header", key=key)
+    try:
+        encoded = value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise UserError("its value holds characters no header can carry", key=key) from None
+    if any(byte < 32 or byte == 127 for byte in encoded):
+        raise UserError("its value holds a line break or control character", key=key)
+    return name.encode("ascii"), encoded
