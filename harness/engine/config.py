@@ -29,8 +29,8 @@ class Preprocess(_Part, frozen=True):
 
     workers: int = 4
     request_ms: float = 0.2
-    image_ms: float = 0.5  # per image
-    mpixel_ms: float = 4.0  # per million pixels
+    image_ms: float = 0.3  # per image
+    mpixel_ms: float = 3.0  # per million pixels
 
 
 class Batch(_Part, frozen=True):
@@ -43,9 +43,9 @@ class Prefill(_Part, frozen=True):
     """GPU work of t prompt tokens: request_ms + token_us * t + square_ns * t^2, and the vision encoder."""
 
     request_ms: float = 1.0
-    token_us: float = 6.0  # per prompt token
+    token_us: float = 10.0  # per prompt token
     square_ns: float = 2.0  # per prompt token squared: attention
-    vision_us: float = 4.0  # per visual token of an image that is not in the cache
+    vision_us: float = 20.0  # per visual token of an image that is not in the cache
     slice_ms: float = 6.0  # of prefill work in one step (chunked prefill); 0: a whole prompt in one step
 
 
@@ -55,8 +55,8 @@ class Decode(_Part, frozen=True):
     Memory: step_ms + seq_ms * n. Compute: compute_ms * n, and the prefill work of the step.
     """
 
-    step_ms: float = 7.8
-    seq_ms: float = 0.06
+    step_ms: float = 9.0
+    seq_ms: float = 0.07
     compute_ms: float = 0.5
 
 

@@ -89,8 +89,6 @@ class Totals:
     preemptions: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
-    image_queries: int = 0
-    image_hits: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     finished: int = 0
