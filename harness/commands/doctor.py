@@ -151,7 +151,7 @@ def _target(profile: Profile) -> Check:
         with tempfile.TemporaryDirectory() as scratch:
             corpus = build(profile, plan, Path(scratch))
             body = corpus.body(plan.phases[0].schedule[0], 0)
-            answered = preflight(profile, target_of(profile, api_key(profile)), body)[-1]
+            answered = preflight(profile, target_of(profile, api_key=api_key(profile)), body)[-1]
     except HarnessError as error:
         return Check("target", "bad", str(error))
     ttft = f", first token after {answered.ttft_ms:.0f} ms" if answered.ttft_ms is not None else ""

@@ -86,7 +86,7 @@ def run_profile(options: Options) -> int:
     with tempfile.TemporaryDirectory(prefix="knee-corpus-") as scratch:
         corpus = build(profile, plan, Path(scratch))
         first = corpus.body(plan.phases[0].schedule[0], 0)
-        answered = preflight(profile, target_of(profile, api_key(profile)), first)
+        answered = preflight(profile, target_of(profile, api_key=api_key(profile)), first)
     run_dir = rundir.create(options.out, profile, options.experiment)
     run_name = run_dir.path.name
     rundir.append_requests(run_dir, [msgspec.structs.replace(r, run=run_name) for r in answered])

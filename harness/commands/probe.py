@@ -1,0 +1,77 @@
+"""`knee probe`: does the service refuse what is over its limits, with a clear error, or cut silently?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from harness.errors import ThresholdError, UserError
+from harness.probe.ask import Service, ask
+from harness.probe.cases import probe_all
+from harness.probe.judge import FAILED, Finding
+from harness.probe.limits_file import load_limits
+
+
+@click.command()
+@click.argument("limits", type=click.Path(path_type=Path))
+@click.option("--host", required=True, metavar="URL", help="The service, as in http://127.0.0.1:8000/v1.")
+@click.option("--model", default="default", show_default=True)
+@click.option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
+@click.option("--timeout-s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def probe(
+    limits: Path, host: str, model: str, api_key_env: str | None, timeout_s: float, as_json: bool
+) -> None:
+    """Send requests at and over each limit of LIMITS and check the answers; exit 1 where one is wrong.
+
+    \b
+    knee probe runs/.../limits.yaml --host http://127.0.0.1:8000/v1 --model qwen2.5-vl-7b
+    """
+    wanted = load_limits(limits)
+    base = host.rstrip("/")
+    base = base if base.endswith("/v1") else f"{base}/v1"
+    service = Service(base, model, timeout_s, _key_header(api_key_env))
+    first = ask(service, "Say yes.", 1)
+    if not first.good:
+        reason = first.failure or f"{first.status} {first.error.get('message', '')}".strip()
+        raise UserError(
+            f"does not answer: {reason}", key=base, remedy="check --host, --model and --api-key-env"
+        )
+    console = Console(highlight=False, stderr=True)
+    with console.status("probing") as status:
+        findings = probe_all(service, wanted, lambda key: status.update(f"probing {key}"))
+    if as_json:
+        click.echo(msgspec.json.encode([asdict(f) for f in findings]).decode())
+    else:
+        Console(highlight=False).print(_table(findings))
+    wrong = [f.key for f in findings if f.verdict in FAILED]
+    if not findings:
+        raise UserError("holds no limit to probe", file=limits)
+    if wrong:
+        raise ThresholdError(f"{len(wrong)} of {len(findings)} limits are not kept: {', '.join(wrong)}")
+
+
+def _key_header(name: str | None) -> dict[str, str]:
+    if name is None:
+        return {}
+    key = os.environ.get(name)
+    if not key:
+        raise UserError(f"the variable {name} is not set", key="--api-key-env", remedy=f"export {name}=...")
+    return {"authorization": f"Bearer {key}"}
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("limit", "value", "verdict", ""):
+        table.add_column(name, justify="right" if name == "value" else "left", overflow="fold")
+    for f in findings:
+        colour = "red" if f.verdict in FAILED else "green" if f.verdict == "right" else "yellow"
+        value = f"{f.limit:g}" if f.limit is not None else "–"
+        table.add_row(f.key, value, f"[{colour}]{f.verdict.replace('_', ' ')}[/{colour}]", f.text)
+    return table
