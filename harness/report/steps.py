@@ -1,0 +1,253 @@
+"""The tables of steps: load and latency, resources, payload kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from harness.report.charts import step_load
+from harness.report.document import Block, Bullets, Column, Para, Table, tabulate
+from harness.report.messages import Say
+from harness.report.numbers import (
+    GIB,
+    Missing,
+    Value,
+    count,
+    known,
+    load,
+    percent,
+    plain,
+    time_unit,
+)
+from harness.results import EngineStats, GpuStats, KindStats, Knee, Step
+
+Number = float | int | None
+
+
+def value(x: Number, form: Callable[[Number], str], reason: str) -> Value:
+    """Return a figure as text, or why it is missing."""
+    return form(x) if known(x) else Missing(reason)
+
+
+def row_marks(steps: Sequence[Step], knee: Knee | None) -> dict[int, str]:
+    """Return which rows stand out: the cap, the knee step, steps that are not used."""
+    marks: dict[int, str] = {}
+    for row, step in enumerate(steps):
+        place = step_load(step)
+        if not step.used:
+            marks[row] = "unused"
+        elif knee is not None and place is not None and place == knee.cap:
+            marks[row] = "cap"
+        elif knee is not None and place is not None and place == knee.knee_step:
+            marks[row] = "knee"
+    return marks
+
+
+def load_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+    """Return load, counts, throughput and latency of each step."""
+    times = [t for s in steps for t in (s.latency.p99_ms, s.ttft.p99_ms) if t is not None]
+    unit = time_unit(max(times, default=None))
+    none, ttft = say("missing.requests"), say("missing.ttft")
+    number: Callable[[Number], str] = plain
+
+    def interval(step: Step) -> Value:
+        if step.p95_ci_ms is None:
+            return Missing(say("missing.interval"))
+        return f"{unit.text(step.p95_ci_ms[0])}–{unit.text(step.p95_ci_ms[1])}"
+
+    def slo(step: Step) -> Value:
+        if step.meets_slo is None:
+            return Missing(say("missing.slo"))
+        return say("slo.met" if step.meets_slo else "slo.missed")
+
+    open_loop = any(s.users is None for s in steps)
+    columns = [
+        Column(say("col.step"), lambda s: s.label, numeric=False),
+        Column(say("col.n"), lambda s: count(s.n)),
+        Column(say("col.failures"), lambda s: count(s.failures)),
+        *(
+            [Column(say("col.sent_due"), lambda s: value(s.sent_due, percent, say("missing.figure")))]
+            if open_loop
+            else []
+        ),
+        Column(say("col.rps"), lambda s: value(s.rps, number, none)),
+        Column(say("col.out_tok_s"), lambda s: value(s.out_tok_s, number, none)),
+        Column(say("col.p50", unit=unit.name), lambda s: value(s.latency.p50_ms, unit.text, none)),
+        Column(say("col.p95", unit=unit.name), lambda s: value(s.latency.p95_ms, unit.text, none)),
+        Column(say("col.ci", unit=unit.name), interval),
+        Column(say("col.p99", unit=unit.name), lambda s: value(s.latency.p99_ms, unit.text, none)),
+        Column(say("col.ttft50", unit=unit.name), lambda s: value(s.ttft.p50_ms, unit.text, ttft)),
+        Column(say("col.ttft95", unit=unit.name), lambda s: value(s.ttft.p95_ms, unit.text, ttft)),
+        Column(say("col.ttft99", unit=unit.name), lambda s: value(s.ttft.p99_ms, unit.text, ttft)),
+        Column(say("col.slo"), slo, numeric=False),
+    ]
+    return tabulate(
+        steps,
+        columns,
+        absent=partial(_absent, say),
+        marks=row_marks(steps, knee),
+        caption=say("steps.caption"),
+    )
+
+
+def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+    """Return per-minute rates, GPU, engine and client figures of each step, one row a GPU."""
+    rows = [(s, *gpu) for s in steps for gpu in (sorted(s.gpu.items()) or [(None, None)])]
+    several = len({gpu for step in steps for gpu in step.gpu}) > 1
+
+    def gpu(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
+        stats = row[2]
+        if stats is None:
+            return Missing(say("missing.gpu"))
+        field = "mem_used_bytes" if name.startswith("mem_used") else name.split("_", maxsplit=1)[0]
+        reason = (
+            stats.missing.get(name)
+            or stats.missing.get(field)
+            or stats.missing.get("power_w" * (field == "power"))
+        )
+        return value(
+            getattr(stats, name), form, reason or say("missing.gpu_few" if stats.n else "missing.gpu")
+        )
+
+    def engine(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
+        stats: EngineStats | None = row[0].engine
+        if stats is None or not stats.n:
+            return Missing(say("missing.engine"))
+        return value(getattr(stats, name), form, say("missing.engine_field"))
+
+    def client(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
+        return value(getattr(row[0].client, name), form, say("missing.client"))
+
+    def step(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
+        return value(getattr(row[0], name), form, say("missing.figure"))
+
+    def memory(x: Number) -> str:
+        return plain(x / GIB) if x is not None else ""
+
+    def column(title: str, read: Callable[..., Value], name: str, form: Callable[[Number], str]) -> Column:
+        return Column(say(f"col.{title}"), lambda row: read(row, name, form))
+
+    columns = [
+        Column(say("col.step"), lambda row: row[0].label, numeric=False),
+        *(
+            [Column("GPU", lambda row: row[1] or Missing(say("missing.gpu")), numeric=False)]
+            if several
+            else []
+        ),
+        column("rpm", step, "rpm", plain),
+        column("tpm", step, "tpm", plain),
+        column("util", gpu, "util_mean", percent),
+        column("mem", gpu, "mem_used_peak_bytes", memory),
+        column("mem_share", gpu, "mem_used_ratio_p95", percent),
+        column("power", gpu, "power_mean_w", plain),
+        column("running", engine, "running_mean", plain),
+        column("waiting", engine, "waiting_mean", plain),
+        column("kv", engine, "kv_p95", percent),
+        column("preempt", engine, "preemptions", count),
+        column("prefix", engine, "prefix_hit_ratio", percent),
+        column("mm", engine, "mm_hit_ratio", percent),
+        column("lag", client, "lag_p99_ms", plain),
+        column("cpu", client, "cpu", percent),
+        column("little", step, "little", percent),
+        column("goodput", step, "goodput", plain),
+    ]
+    marks = row_marks([row[0] for row in rows], knee)
+    return tabulate(rows, columns, absent=partial(_absent, say), marks=marks, caption=_gpus(steps, say))
+
+
+_GpuRow = tuple[Step, str | None, GpuStats | None]
+
+
+def _gpus(steps: Sequence[Step], say: Say) -> str:
+    """Return which GPUs the figures are of, simulated ones named as such."""
+    found = {gpu: stats for step in steps for gpu, stats in step.gpu.items()}
+    if not found:
+        return ""
+    names = ", ".join(dict.fromkeys(stats.name or gpu for gpu, stats in sorted(found.items())))
+    simulated = any(stats.simulated for stats in found.values())
+    return say("resources.simulated" if simulated else "resources.caption", gpu=names)
+
+
+def kind_table(steps: Sequence[Step], say: Say) -> Table | None:
+    """Return latency and time to first token of each payload kind at each step; None for a single kind."""
+    rows = [(step, kind, stats) for step in steps for kind, stats in sorted(step.by_kind.items())]
+    if len({kind for _, kind, _ in rows}) < 2:
+        return None
+    unit = time_unit(max((stats.latency.p95_ms or 0 for _, _, stats in rows), default=None))
+    none, ttft = say("missing.requests"), say("missing.ttft")
+
+    def column(title: str, read: Callable[[KindStats], Number], reason: str) -> Column:
+        return Column(say(title, unit=unit.name), lambda row: value(read(row[2]), unit.text, reason))
+
+    columns = [
+        Column(say("col.step"), lambda row: row[0].label, numeric=False),
+        Column(say("col.kind"), lambda row: row[1], numeric=False),
+        Column(say("col.n"), lambda row: count(row[2].n)),
+        column("col.p50", lambda k: k.latency.p50_ms, none),
+        column("col.p95", lambda k: k.latency.p95_ms, none),
+        column("col.ttft50", lambda k: k.ttft.p50_ms, ttft),
+        column("col.ttft95", lambda k: k.ttft.p95_ms, ttft),
+        column("col.ttft99", lambda k: k.ttft.p99_ms, ttft),
+    ]
+    return tabulate(rows, columns, absent=partial(_absent, say))
+
+
+def unused(steps: Sequence[Step], say: Say) -> list[Block]:
+    """Return why steps were left out of the verdict."""
+    lines = [
+        say("steps.unused.one", step=s.label, why=s.why_not or say("missing.figure"))
+        for s in steps
+        if not s.used
+    ]
+    return [Para(say("steps.unused")), Bullets(tuple(lines))] if lines else []
+
+
+def vote_table(knee: Knee, say: Say, lang: str) -> Table:
+    """Return the three votes at each step; in words where the analysis has none in the reader's language."""
+    none = Missing(say("missing.vote"))
+
+    def vote(given: bool | None, share: float | None) -> Value:
+        if given is None:
+            return none
+        text = say("vote.yes" if given else "vote.no")
+        return f"{text} ({percent(share)})" if known(share) else text
+
+    columns = [
+        Column(say("votes.step"), lambda v: load(v.users)),
+        Column(say("votes.e_x"), lambda v: value(v.e_x, _signed, none.reason), always=True),
+        Column(say("votes.e_p"), lambda v: value(v.e_p95, _signed, none.reason), always=True),
+        Column(say("votes.A"), lambda v: vote(v.A, v.p_a), numeric=False, always=True),
+        Column(say("votes.B"), lambda v: vote(v.B, None), numeric=False, always=True),
+        Column(say("votes.C"), lambda v: vote(v.C, v.p_c), numeric=False, always=True),
+        Column(
+            say("votes.words"),
+            lambda v: v.why if v.why and lang == "en" else in_words(v.A, v.B, v.C, say),
+            numeric=False,
+        ),
+    ]
+    marks = {}
+    for row, entry in enumerate(knee.votes):
+        if entry.users == knee.knee_step:
+            marks[row] = "knee"
+        elif entry.users == knee.cap:
+            marks[row] = "cap"
+    return tabulate(
+        knee.votes, columns, absent=partial(_absent, say), marks=marks, caption=say("votes.caption")
+    )
+
+
+def in_words(a: bool | None, b: bool | None, c: bool | None, say: Say) -> str:
+    """Return what the votes of a step say."""
+    given = [say(f"vote.word.{name}") for name, vote in (("A", a), ("B", b), ("C", c)) if vote]
+    words = given or [say("vote.word.none")]
+    if b is None:
+        words.append(say("vote.word.B.missing"))
+    return say("join").join(words)
+
+
+def _signed(x: Number) -> str:
+    return f"{x:.2f}".replace("-", "−") if x is not None else ""
+
+
+def _absent(say: Say, names: str, reason: str) -> str:
+    return say("missing.absent", names=names, reason=reason)
