@@ -205,6 +205,23 @@ class ClockExchange(msgspec.Struct, frozen=True, kw_only=True):
     t3_ns: int
 
 
+class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange with a sidecar on another host, one line of clock.jsonl; stamps as in ClockExchange.
+
+    The monotonic clocks of both sides at their first stamp tell a clock that was set from one that drifts.
+    """
+
+    v: int = FORMAT_VERSION
+    peer: str  # the sidecar's host name, as in gpu.jsonl
+    burst: int  # exchanges of one burst share a number
+    t0_ns: int
+    t1_ns: int
+    t2_ns: int
+    t3_ns: int
+    mono_ns: int  # ours at t0
+    peer_mono_ns: int  # the peer's at t1
+
+
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When a phase happened, by the master's wall clock; None: the run ended before it."""
 
