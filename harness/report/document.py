@@ -71,6 +71,7 @@ class Table:
     marks: dict[int, str]  # row -> cap | knee | unused
     notes: tuple[str, ...] = ()
     caption: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def tabulate(
     absent: Callable[[str, str], str],
     marks: dict[int, str] | None = None,
     caption: str = "",
+    title: str = "",
 ) -> Table:
     """Return a table in which each missing figure is a dash that points to its reason.
 
@@ -165,4 +167,5 @@ def tabulate(
         marks=marks or {},
         notes=tuple(notes),
         caption=" ".join(part for part in (caption, *unnumbered) if part),
+        title=title,
     )

@@ -45,7 +45,12 @@ def draw(spec: Spec) -> tuple[str, bytes]:
     return svg, vl_convert.svg_to_png(svg, scale=PNG_SCALE)
 
 
+_LONG_NUMBERS = re.compile(r' (?:transform|d|x2|y2|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
+
+
 def inline(svg: str, name: str) -> str:
     """Return an SVG for use inside a page: its ids made unique, and scaled to the page's width."""
     unique = re.sub(r'(id="|url\(#)(\w+)', rf"\1{name}-\2", svg)
+    unique = _LONG_NUMBERS.sub(lambda match: _DECIMALS.sub(r"\1", match[0]), unique)
     return re.sub(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"', r'<svg\1 role="img"', unique, count=1)

@@ -6,9 +6,9 @@ import math
 from functools import partial
 from typing import Any
 
-from harness.report.charts import WIDTH
 from harness.report.document import Block, Bullets, Column, Figure, Para, Table, tabulate
 from harness.report.draw import ACCENT, INK, SOFT, Spec
+from harness.report.layers import WIDTH
 from harness.report.messages import Say
 from harness.report.numbers import Missing, Value, count, percent, plain, time_unit
 from harness.results import Experiment
@@ -35,7 +35,7 @@ def chart_name(name: str) -> str:
 
 def experiment_chart(experiment: Experiment) -> Spec | None:
     """Return the median times of each row: a line where the first column is a number, else bars."""
-    times = [c for c in experiment.columns if c.endswith("_ms") and "p50" in c or c.endswith("median_ms")]
+    times = [c for c in experiment.columns if (c.endswith("_ms") and "p50" in c) or c.endswith("median_ms")]
     rows = [row for row in experiment.rows[:MAX_ROWS] if len(row) == len(experiment.columns)]
     if not times or len(rows) < 2:
         return None
@@ -50,8 +50,8 @@ def experiment_chart(experiment: Experiment) -> Spec | None:
         for row in rows:
             if _number(row[at]):
                 place = row[0] if numeric else str(row[0])
-                tip = f"{experiment.columns[0]} {place}: {name} {unit.text(row[at])} {unit.name}"
-                values.append({"place": place, "value": row[at] * unit.per_ms, "name": name, "tip": tip})
+                hover = f"{experiment.columns[0]} {place}: {name} {unit.text(row[at])} {unit.name}"
+                values.append({"place": place, "value": row[at] * unit.per_ms, "name": name, "tip": hover})
     if not values:
         return None
     names = list(dict.fromkeys(str(v["name"]) for v in values))
@@ -81,7 +81,7 @@ def experiment_chart(experiment: Experiment) -> Spec | None:
         }
     place = {"field": "place", "type": "nominal", "sort": None, "axis": {"title": None, "labelColor": INK}}
     offset = {"field": "name", "type": "nominal", "sort": None}
-    encoding = {"y": place, "yOffset": offset, "x": time, "color": colour, **tip}
+    encoding: Spec = {"y": place, "yOffset": offset, "x": time, "color": colour, **tip}
     return {
         "width": WIDTH,
         "height": {"step": 14},

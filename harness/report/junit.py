@@ -1,14 +1,14 @@
 """The report as JUnit XML for pipelines: the verdict, the SLO where it is judged, measurements, problems.
 
-A ladder passes its knee by design, so the SLO is judged at the steady level, or at the only step there is. A
-problem fails where the run is not valid; elsewhere it is a skipped case, which pipelines show without failing.
+A ladder passes its knee by design, so the SLO is judged at the steady level, or at the only step there is.
+A problem fails where the run is not valid; elsewhere it is a skipped case: shown, without failing.
 """
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from harness.report.charts import step_load
+from harness.report.layers import step_load
 from harness.report.messages import messages
 from harness.report.numbers import plain
 from harness.report.verdict import sentence

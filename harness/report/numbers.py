@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 NONE = "–"
+THIN = "\u00a0"  # keeps a figure and its unit on one line
 GIB = 2**30
 
 
@@ -48,7 +49,8 @@ def percent(x: float | None) -> str:
     """Return a ratio as per cent: 0.931 gives "93 %", 0.004 gives "0.4 %"."""
     if x is None or not math.isfinite(x):
         return NONE
-    return f"{100 * x:.0f} %" if x == 0 or abs(x) >= 0.0995 else f"{100 * x:.1f} %"
+    digits = 0 if x == 0 or abs(x) >= 0.0995 else 1
+    return f"{100 * x:.{digits}f}{THIN}%"
 
 
 def gib(x: float | None) -> str:

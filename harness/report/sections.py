@@ -19,20 +19,18 @@ from harness.report.document import (
     tabulate,
 )
 from harness.report.experiments import chart_name, experiment_blocks
+from harness.report.lanes import MAX_REQUESTS
 from harness.report.messages import Say, has, messages
 from harness.report.numbers import NONE, Missing, count, known, load, plain
-from harness.report.steps import kind_table, load_table, resource_table, unused, vote_table
-from harness.report.timeline import MAX_REQUESTS
+from harness.report.steps import client_table, kind_table, load_table, resource_table, unused, vote_table
 from harness.results import Limit, Report, Step
 from harness.rundir import RunData
 
-LADDER = ("steps", "drift")  # experiments whose phases are places of one ladder
-
 
 def ladder_steps(report: Report, run: RunData) -> list[Step]:
-    """Return the steps of the ladder in order of load, without those of other measurements."""
-    experiment = {phase.index: phase.experiment for phase in run.info.phases}
-    chosen = [step for step in report.steps if experiment.get(step.phase, "steps") in LADDER]
+    """Return the steps of the ladder in order of load, without the one measured again to show drift."""
+    again = {phase.index for phase in run.info.phases if phase.experiment == "drift"}
+    chosen = [step for step in report.steps if step.phase not in again]
     return sorted(chosen, key=lambda s: (s.users or 0, s.offered_rps or 0.0, s.phase))
 
 
@@ -129,7 +127,7 @@ def _why(report: Report, ladder: list[Step], charts: Sequence[str], say: Say, la
                 Column(say("checks.detail"), lambda x: x[1].detail or NONE, numeric=False),
             ]
             rows = list(knee.cross_checks.items())
-            blocks.append(_simple(rows, columns, say, caption=say("checks.title")))
+            blocks.append(_simple(rows, columns, say, title=say("checks.title")))
     return Section("why", say("why.title"), tuple(blocks))
 
 
@@ -182,7 +180,7 @@ def _time(report: Report, run: RunData, charts: Sequence[str], say: Say) -> Sect
     if gone:
         blocks.append(Para(say("time.missing", names=", ".join(gone)), "note"))
     if known(report.clock_bound_ms) and len(run.gpu):
-        blocks.append(Para(say("time.clock", ms=plain(report.clock_bound_ms)), "note"))
+        blocks.append(Para(say("time.clock", ms=f"{report.clock_bound_ms:.3g}"), "note"))
     return Section("time", say("time.title"), tuple(blocks))
 
 
@@ -195,6 +193,7 @@ def _steps(report: Report, ladder: list[Step], say: Say) -> Section:
         load_table(steps, report.knee, say),
         *unused(steps, say),
         resource_table(steps, report.knee, say),
+        client_table(steps, report.knee, say),
     ]
     return Section("steps", say("steps.title"), tuple(blocks))
 
@@ -257,12 +256,12 @@ def _versions(report: Report, run: RunData, say: Say) -> Section:
     return Section("versions", say("versions.title"), (table,))
 
 
-def _simple(rows: Sequence[object], columns: Sequence[Column], say: Say, *, caption: str = "") -> Table:
+def _simple(rows: Sequence[object], columns: Sequence[Column], say: Say, *, title: str = "") -> Table:
     return tabulate(
         rows,
         columns,
         absent=lambda names, why: say("missing.absent", names=names, reason=why),
-        caption=caption,
+        title=title,
     )
 
 

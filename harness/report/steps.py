@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from harness.report.charts import step_load
 from harness.report.document import Block, Bullets, Column, Para, Table, tabulate
+from harness.report.layers import step_load
 from harness.report.messages import Say
 from harness.report.numbers import (
     GIB,
@@ -22,6 +22,12 @@ from harness.report.numbers import (
 from harness.results import EngineStats, GpuStats, KindStats, Knee, Step
 
 Number = float | int | None
+SAMPLED = {  # figure of a step -> field of the samples it comes from
+    "util_mean": "util",
+    "mem_used_peak_bytes": "mem_used_bytes",
+    "mem_used_ratio_p95": "mem_used_bytes",
+    "power_mean_w": "power_w",
+}
 
 
 def value(x: Number, form: Callable[[Number], str], reason: str) -> Value:
@@ -87,39 +93,31 @@ def load_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
         absent=partial(_absent, say),
         marks=row_marks(steps, knee),
         caption=say("steps.caption"),
+        title=say("steps.load"),
     )
 
 
 def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
-    """Return per-minute rates, GPU, engine and client figures of each step, one row a GPU."""
-    rows = [(s, *gpu) for s in steps for gpu in (sorted(s.gpu.items()) or [(None, None)])]
+    """Return GPU and engine figures of each step, one row a GPU."""
+    rows: list[_GpuRow] = []
+    for measured in steps:
+        each: list[_GpuRow] = [(measured, name, stats) for name, stats in sorted(measured.gpu.items())]
+        rows += each or [(measured, None, None)]
     several = len({gpu for step in steps for gpu in step.gpu}) > 1
 
     def gpu(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
         stats = row[2]
         if stats is None:
             return Missing(say("missing.gpu"))
-        field = "mem_used_bytes" if name.startswith("mem_used") else name.split("_", maxsplit=1)[0]
-        reason = (
-            stats.missing.get(name)
-            or stats.missing.get(field)
-            or stats.missing.get("power_w" * (field == "power"))
-        )
-        return value(
-            getattr(stats, name), form, reason or say("missing.gpu_few" if stats.n else "missing.gpu")
-        )
+        few = say("missing.gpu_few" if stats.n else "missing.gpu")
+        reason = stats.missing.get(name) or stats.missing.get(SAMPLED[name]) or few
+        return value(getattr(stats, name), form, reason)
 
     def engine(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
         stats: EngineStats | None = row[0].engine
         if stats is None or not stats.n:
             return Missing(say("missing.engine"))
         return value(getattr(stats, name), form, say("missing.engine_field"))
-
-    def client(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
-        return value(getattr(row[0].client, name), form, say("missing.client"))
-
-    def step(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
-        return value(getattr(row[0], name), form, say("missing.figure"))
 
     def memory(x: Number) -> str:
         return plain(x / GIB) if x is not None else ""
@@ -134,8 +132,6 @@ def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
             if several
             else []
         ),
-        column("rpm", step, "rpm", plain),
-        column("tpm", step, "tpm", plain),
         column("util", gpu, "util_mean", percent),
         column("mem", gpu, "mem_used_peak_bytes", memory),
         column("mem_share", gpu, "mem_used_ratio_p95", percent),
@@ -146,13 +142,34 @@ def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
         column("preempt", engine, "preemptions", count),
         column("prefix", engine, "prefix_hit_ratio", percent),
         column("mm", engine, "mm_hit_ratio", percent),
-        column("lag", client, "lag_p99_ms", plain),
-        column("cpu", client, "cpu", percent),
-        column("little", step, "little", percent),
-        column("goodput", step, "goodput", plain),
     ]
     marks = row_marks([row[0] for row in rows], knee)
-    return tabulate(rows, columns, absent=partial(_absent, say), marks=marks, caption=_gpus(steps, say))
+    return tabulate(
+        rows,
+        columns,
+        absent=partial(_absent, say),
+        marks=marks,
+        caption=_gpus(steps, say),
+        title=say("steps.resources"),
+    )
+
+
+def client_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+    """Return rates per minute, goodput, and how the load generator itself fared at each step."""
+    none, client = say("missing.figure"), say("missing.client")
+    columns = [
+        Column(say("col.step"), lambda s: s.label, numeric=False),
+        Column(say("col.rpm"), lambda s: value(s.rpm, plain, none)),
+        Column(say("col.tpm"), lambda s: value(s.tpm, plain, none)),
+        Column(say("col.goodput"), lambda s: value(s.goodput, plain, none)),
+        Column(say("col.itl"), lambda s: value(s.itl.p50_ms, plain, none)),
+        Column(say("col.little"), lambda s: value(s.little, percent, none)),
+        Column(say("col.lag"), lambda s: value(s.client.lag_p99_ms, plain, client)),
+        Column(say("col.cpu"), lambda s: value(s.client.cpu, percent, client)),
+    ]
+    marks = row_marks(steps, knee)
+    title, caption = say("steps.client"), say("client.caption")
+    return tabulate(steps, columns, absent=partial(_absent, say), marks=marks, title=title, caption=caption)
 
 
 _GpuRow = tuple[Step, str | None, GpuStats | None]

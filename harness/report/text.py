@@ -47,6 +47,7 @@ def _block(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
+    title = [f"**{escape(table.title)}**", ""] if table.title else []
     head = "| " + " | ".join(escape(h.text) for h in table.heads) + " |"
     rule = "|" + "|".join("---:" if h.numeric else "---" for h in table.heads) + "|"
     rows = []
@@ -57,7 +58,7 @@ def _table(table: Table) -> str:
         rows.append("| " + " | ".join(texts) + " |")
     notes = [f"{str(i).translate(SUPERSCRIPT)} {escape(note)}" for i, note in enumerate(table.notes, 1)]
     below = [escape(table.caption)] if table.caption else []
-    return "\n".join([head, rule, *rows]) + "".join(f"\n\n{line}" for line in [*notes, *below])
+    return "\n".join([*title, head, rule, *rows]) + "".join(f"\n\n{line}" for line in [*notes, *below])
 
 
 def _cell(cell: Cell) -> str:

@@ -1,7 +1,7 @@
 """The run over time: GPU, engine and each request's prefill on one clock, the steps shaded.
 
 Long runs are thinned for drawing only: a bin of samples becomes its mean (utilization, power) or its highest
-value (memory, KV cache, requests), and at most MAX_REQUESTS requests are drawn, evenly chosen.
+value (memory, KV cache, requests).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from harness.records import PhaseTimes
-from harness.report.charts import WIDTH
 from harness.report.draw import ACCENT, INK, MUTED, SOFT, WARN, Spec
-from harness.report.numbers import GIB, percent, plain
+from harness.report.lanes import panel_title, prefill_lanes
+from harness.report.layers import WIDTH
+from harness.report.numbers import GIB
 from harness.rundir import RunData
 
 MAX_POINTS = 600  # a series: about one a pixel
-MAX_REQUESTS = 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def timeline_chart(run: RunData) -> Spec | None:
     phases = [p for p in run.info.phases if p.ready_ns is not None]
     origin = run.info.started_ns
     panels = [_panel(panel, run, origin) for panel in _PANELS]
-    panels = [*panels, _prefills(run, origin)]
+    panels = [*panels, prefill_lanes(run, origin)]
     drawn = [panel for panel in panels if panel is not None]
     if not drawn:
         return None
@@ -153,7 +153,7 @@ def _panel(panel: _Panel, run: RunData, origin: int) -> Spec | None:
     common = {"color": colour, "detail": {"field": "line"}}
     return {
         "height": 64,
-        "title": {"text": panel.title, "fontSize": 11, "fontWeight": "normal", "color": MUTED, "offset": 4},
+        "title": panel_title(panel.title),
         "layer": [
             {
                 "data": {"values": rows},
@@ -190,80 +190,3 @@ def _points(
         {"t": round(float(a), 2), "value": round(float(v), 4), "name": name, "line": f"{line}.{p}"}
         for a, v, p in zip(t, values, piece, strict=True)
     ]
-
-
-def _prefills(run: RunData, origin: int) -> Spec | None:
-    """Return each drawn request's prefill as a bar on its user's lane; hover names request and GPU."""
-    table = run.requests
-    if not len(table):
-        return None
-    table = table[(table.outcome == "ok") & table.ttft_ms.notna()]
-    if not len(table):
-        return None
-    if len(table) > MAX_REQUESTS:
-        table = table.iloc[np.linspace(0, len(table) - 1, MAX_REQUESTS).astype(int)]
-    lanes = pd.factorize(table.worker.astype(str) + "/" + table.user.astype(str), sort=True)[0] + 1
-    end = (table.wall_ns.to_numpy(np.int64) - origin) / 1e9 + table.ttft_ms.to_numpy(float) / 1e3
-    prefill = pd.to_numeric(table.prefill_ms, errors="coerce").to_numpy(float)
-    staged = np.isfinite(prefill)
-    start = end - np.where(staged, prefill, table.ttft_ms.to_numpy(float)) / 1e3
-    cover = _busy(run.gpu, origin, start, end)
-    rows = [
-        {
-            "t": round(float(a), 3),
-            "t2": round(float(b), 3),
-            "lane": int(lane),
-            "tip": f"{kind} of {label}: {'prefill' if s else 'to first token'} {plain((b - a) * 1000)} ms{busy}",
-        }
-        for a, b, lane, kind, label, s, busy in zip(
-            start, end, lanes, table.kind, table.label, staged, cover, strict=True
-        )
-    ]
-    count = int(lanes.max())
-    title = (
-        "Prefill of each request, one lane a user" if staged.any() else "Time to first token, one lane a user"
-    )
-    return {
-        "height": max(24, min(120, 9 * count)),
-        "title": {"text": title, "fontSize": 11, "fontWeight": "normal", "color": MUTED, "offset": 4},
-        "layer": [
-            {
-                "data": {"values": rows},
-                "mark": {"type": "rule", "color": ACCENT, "strokeWidth": max(1, min(6, 80 // count))},
-                "encoding": {
-                    "x2": {"field": "t2"},
-                    "y": {
-                        "field": "lane",
-                        "type": "quantitative",
-                        "scale": {
-                            "domain": [0.4, count + 0.6],
-                            "nice": False,
-                            "reverse": True,
-                            "zero": False,
-                        },
-                        "axis": None,
-                    },
-                    "description": {"field": "tip"},
-                },
-            }
-        ],
-    }
-
-
-def _busy(gpu: pd.DataFrame, origin: int, start: np.ndarray, end: np.ndarray) -> list[str]:
-    """Return for each interval the GPU samples it covers, in words."""
-    known = gpu[gpu.util.notna()] if len(gpu) else gpu
-    if not len(known):
-        return [""] * len(start)
-    known = known.sort_values("wall_ns")
-    t = (known.wall_ns.to_numpy(np.int64) - origin) / 1e9
-    util = known.util.to_numpy(float)
-    texts = []
-    for low, high in zip(np.searchsorted(t, start), np.searchsorted(t, end), strict=True):
-        part = util[low:high]
-        texts.append(
-            f"; GPU busy {percent(part.min())} to {percent(part.max())} in {len(part)} samples"
-            if len(part)
-            else "; shorter than the time between GPU samples"
-        )
-    return texts

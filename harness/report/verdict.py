@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
-from harness.report.charts import step_load
 from harness.report.document import Fact, Facts, Tone
+from harness.report.layers import step_load
 from harness.report.messages import Say
 from harness.report.numbers import NONE, count, duration, known, load, percent
 from harness.results import Knee, Report, Step

@@ -17,7 +17,8 @@ EN: dict[str, str] = {
     "verdict.knee": "The service carries {cap} {unit}; at {knee_step}, latency outruns throughput.",
     "verdict.knee.last": "The service carries {cap} {unit}; at {knee_step}, the last step measured, "
     "latency outruns throughput.",
-    "verdict.none_in_range": "The service carries at least {cap} {unit}: no knee up to the last step measured.",
+    "verdict.none_in_range": "The service carries at least {cap} {unit}: no knee up to the last step "
+    "measured.",
     "verdict.below_first": "The service is saturated at the lowest step measured: test below {first} {unit}.",
     "verdict.inconclusive": "The data cannot decide between {low} and {high} {unit}.",
     "verdict.inconclusive.any": "The data cannot decide where the knee lies.",
@@ -59,7 +60,8 @@ EN: dict[str, str] = {
     "limits.unsupported": "Not supported by this run: {names}.",
     "limits.unsupported.one": "{name} ({why})",
     "why.title": "Why this verdict",
-    "why.intro": "Three votes are taken at each step against the step before. The knee is the first step with "
+    "why.intro": "Three votes are taken at each step against the step before. The knee is the first "
+    "step with "
     "two votes that no later step undoes; the cap is the step before it.",
     "why.A": "A: p95 grows faster than throughput.",
     "why.B": "B: memory runs out, or requests are preempted, refused or failing.",
@@ -137,7 +139,8 @@ EN: dict[str, str] = {
     "steps.title": "The steps in figures",
     "steps.none": "No step was measured.",
     "steps.load": "Load and latency",
-    "steps.resources": "Resources",
+    "steps.resources": "GPU and engine",
+    "steps.client": "Rates and load generator",
     "steps.caption": "Latency and time to first token of good requests started in the step's window; "
     "throughput of those ended in it.",
     "steps.unused": "Not used for the verdict:",
@@ -189,6 +192,9 @@ EN: dict[str, str] = {
     "missing.slo": "no SLO in the profile",
     "missing.figure": "not measured",
     "missing.vote": "no figures for this vote",
+    "client.caption": "Goodput: requests within the SLO. Load applied: requests in flight as a share of "
+    "the users "
+    "(Little's law). Client lag: how long arrived bytes waited in the load generator.",
     "resources.caption": "GPU figures of {gpu}.",
     "resources.simulated": "GPU figures are simulated ({gpu}).",
     "kinds.title": "By payload kind",
@@ -241,21 +247,29 @@ EN: dict[str, str] = {
     "problem.preallocated_memory": "Engine reserves its memory at start",
     # method
     "method.title": "Method",
-    "method.1": "Closed-loop steps: each user sends its next request when the last has ended; the mix of payloads "
-    "is the same at every step. In an open loop requests are sent at a set rate and latency counts from the time "
+    "method.1": "Closed-loop steps: each user sends its next request when the last has ended; the mix "
+    "of payloads "
+    "is the same at every step. In an open loop requests are sent at a set rate and latency counts from "
+    "the time "
     "a request was due.",
-    "method.2": "A step is measured after it has settled; load goes on until every request started in the window "
+    "method.2": "A step is measured after it has settled; load goes on until every request started in "
+    "the window "
     "has ended. Only complete, error-free answers count as throughput.",
-    "method.3": "Votes: A where p95 grows by more than throughput, C where throughput grows by less than 35 % of "
-    "the load's growth (log scale), B where KV cache or GPU memory nears its end, requests are preempted, or more "
+    "method.3": "Votes: A where p95 grows by more than throughput, C where throughput grows by less "
+    "than 35 % of "
+    "the load's growth (log scale), B where KV cache or GPU memory nears its end, requests are "
+    "preempted, or more "
     "than 1 % fail.",
-    "method.4": "Confidence: the whole rule is run on 400 block-bootstrap resamples of each step's requests, with "
+    "method.4": "Confidence: the whole rule is run on 400 block-bootstrap resamples of each step's "
+    "requests, with "
     "1.5 % noise between steps added. Under 80 % the verdict is inconclusive.",
-    "method.5": "Printed percentiles are exact (linear interpolation); nothing comes from bucketed statistics.",
+    "method.5": "Printed percentiles are exact (linear interpolation); nothing comes from bucketed "
+    "statistics.",
     "conditions.title": "When this does not hold",
     "conditions.intro": "The figures are of this run. Measure again after a change of:",
     "conditions.1": "hardware: GPU type, number, power limit, or what else runs on it",
-    "conditions.2": "the engine, its version, or its settings (batch size, memory share, parallelism, prefix cache)",
+    "conditions.2": "the engine, its version, or its settings (batch size, memory share, parallelism, "
+    "prefix cache)",
     "conditions.3": "the model, its quantization, or its image resolution rules",
     "conditions.4": "the traffic: its mix, prompt and output lengths, image sizes, share of repeated input",
     "conditions.5": "the way to the service: gateway, network, TLS",

@@ -15,7 +15,8 @@ ZH: dict[str, str] = {
     "label.invalid": "无效：见“问题”一节",
     # verdict
     "verdict.knee": "服务可承载 {cap} {unit}；到 {knee_step} 时，延迟的增长超过吞吐的增长。",
-    "verdict.knee.last": "服务可承载 {cap} {unit}；到 {knee_step}（最后一个测量档位）时，延迟的增长超过吞吐的增长。",
+    "verdict.knee.last": "服务可承载 {cap} {unit}；到 {knee_step}（最后一个测量档位）时，"
+    "延迟的增长超过吞吐的增长。",
     "verdict.none_in_range": "服务至少可承载 {cap} {unit}：直到最后一个测量档位仍未出现拐点。",
     "verdict.below_first": "服务在最低档位已经饱和：请从低于 {first} {unit}处重新测量。",
     "verdict.inconclusive": "数据不足以在 {low} 与 {high} {unit}之间判定。",
@@ -64,7 +65,8 @@ ZH: dict[str, str] = {
     "why.B": "B：显存或 KV 缓存耗尽，或请求被抢占、拒绝、失败。",
     "why.C": "C：吞吐不再随负载增长。",
     "why.figure": "各档位的吞吐（上）与延迟（下）。",
-    "why.figure.caption": "阴影：安全区。点线：吞吐与负载同步增长。p95 处的竖条：95 % 区间。空心：未用于结论。",
+    "why.figure.caption": "阴影：安全区。点线：吞吐与负载同步增长。p95 处的竖条：95 % 区间。空心："
+    "未用于结论。",
     "why.figure.range": "顶部横条：上限的 5 % 至 95 % 区间。",
     "why.none": "没有可与前一档位比较的档位。",
     "votes.step": "档位",
@@ -133,7 +135,8 @@ ZH: dict[str, str] = {
     "steps.title": "各档位数据",
     "steps.none": "没有测量任何档位。",
     "steps.load": "负载与延迟",
-    "steps.resources": "资源",
+    "steps.resources": "GPU 与引擎",
+    "steps.client": "速率与压测端",
     "steps.caption": "延迟与首字延迟取自窗口内开始的成功请求；吞吐取自窗口内结束的成功请求。",
     "steps.unused": "未用于结论：",
     "steps.unused.one": "{step}：{why}",
@@ -184,6 +187,8 @@ ZH: dict[str, str] = {
     "missing.slo": "配置中没有 SLO",
     "missing.figure": "未测量",
     "missing.vote": "没有此票所需的数据",
+    "client.caption": "达标请求：满足 SLO 的请求。实际负载：在途请求占用户数的比例（利特尔法则）。"
+    "客户端滞后：已到达的数据在压测端等待的时间。",
     "resources.caption": "GPU 数据取自 {gpu}。",
     "resources.simulated": "GPU 数据为模拟（{gpu}）。",
     "kinds.title": "按请求类别",
@@ -238,10 +243,12 @@ ZH: dict[str, str] = {
     "method.title": "方法",
     "method.1": "闭环档位：每个用户在上一个请求结束后才发送下一个；每个档位的流量组成相同。"
     "开环时请求按预定速率发送，延迟从应发时刻算起。",
-    "method.2": "档位稳定之后才开始测量；负载持续到窗口内开始的全部请求结束为止。只有完整无误的应答计入吞吐。",
+    "method.2": "档位稳定之后才开始测量；负载持续到窗口内开始的全部请求结束为止。"
+    "只有完整无误的应答计入吞吐。",
     "method.3": "投票：A，p95 的增长超过吞吐的增长；C，吞吐的增长低于负载增长的 35 %（对数尺度）；"
     "B，KV 缓存或显存接近用尽、请求被抢占，或失败超过 1 %。",
-    "method.4": "置信度：对每个档位的请求做 400 次分块自助重抽样，并加入 1.5 % 的档位间噪声，每次都运行完整规则。"
+    "method.4": "置信度：对每个档位的请求做 400 次分块自助重抽样，并加入 1.5 % 的档位间噪声，"
+    "每次都运行完整规则。"
     "低于 80 % 时不作结论。",
     "method.5": "所列百分位为精确值（线性插值），不使用任何分桶统计。",
     "conditions.title": "适用条件",

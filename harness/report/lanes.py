@@ -1,0 +1,104 @@
+"""Each request's prefill as a bar on its user's lane, with the GPU samples that it covers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from harness.report.draw import ACCENT, MUTED, Spec
+from harness.report.numbers import percent, plain
+from harness.rundir import RunData
+
+MAX_REQUESTS = 1200  # that are drawn, evenly chosen
+Floats = npt.NDArray[np.float64]
+
+
+def panel_title(text: str) -> Spec:
+    """Return a panel's title, small and over its left edge."""
+    return {
+        "text": text,
+        "fontSize": 11,
+        "fontWeight": "normal",
+        "color": MUTED,
+        "offset": 5,
+        "frame": "group",
+    }
+
+
+def prefill_lanes(run: RunData, origin: int) -> Spec | None:
+    """Return each drawn request's prefill as a bar on its user's lane; hover names request and GPU."""
+    table = run.requests
+    if not len(table):
+        return None
+    table = table[(table.outcome == "ok") & table.ttft_ms.notna()]
+    if not len(table):
+        return None
+    if len(table) > MAX_REQUESTS:
+        table = table.iloc[np.linspace(0, len(table) - 1, MAX_REQUESTS).astype(int)]
+    lanes = table.groupby(["worker", "user"], sort=True, observed=True).ngroup().to_numpy() + 1
+    end = (table.wall_ns.to_numpy(np.int64) - origin) / 1e9 + table.ttft_ms.to_numpy(float) / 1e3
+    prefill = pd.to_numeric(table.prefill_ms, errors="coerce").to_numpy(float)
+    staged = np.isfinite(prefill)
+    start = end - np.where(staged, prefill, table.ttft_ms.to_numpy(float)) / 1e3
+    cover = _busy(run.gpu, origin, start, end)
+    what = np.where(staged, "prefill", "to first token")
+    rows = [
+        {
+            "t": round(float(a), 3),
+            "t2": round(float(b), 3),
+            "lane": int(lane),
+            "tip": f"{kind} of {label}: {name} {plain((b - a) * 1000)} ms{busy}",
+        }
+        for a, b, lane, kind, label, name, busy in zip(
+            start, end, lanes, table.kind, table.label, what, cover, strict=True
+        )
+    ]
+    count = int(lanes.max())
+    title = (
+        "Prefill of each request, one lane a user" if staged.any() else "Time to first token, one lane a user"
+    )
+    return {
+        "height": max(24, min(120, 9 * count)),
+        "title": panel_title(title),
+        "layer": [
+            {
+                "data": {"values": rows},
+                "mark": {"type": "rule", "color": ACCENT, "strokeWidth": max(1, min(6, 80 // count))},
+                "encoding": {
+                    "x2": {"field": "t2"},
+                    "y": {
+                        "field": "lane",
+                        "type": "quantitative",
+                        "scale": {
+                            "domain": [0.4, count + 0.6],
+                            "nice": False,
+                            "reverse": True,
+                            "zero": False,
+                        },
+                        "axis": None,
+                    },
+                    "description": {"field": "tip"},
+                },
+            }
+        ],
+    }
+
+
+def _busy(gpu: pd.DataFrame, origin: int, start: Floats, end: Floats) -> list[str]:
+    """Return for each interval the GPU samples it covers, in words."""
+    known = gpu[gpu.util.notna()] if len(gpu) else gpu
+    if not len(known):
+        return [""] * len(start)
+    known = known.sort_values("wall_ns")
+    t = (known.wall_ns.to_numpy(np.int64) - origin) / 1e9
+    util = known.util.to_numpy(float)
+    texts = []
+    for low, high in zip(np.searchsorted(t, start), np.searchsorted(t, end), strict=True):
+        part = util[low:high]
+        texts.append(
+            f"; GPU busy {percent(part.min())} to {percent(part.max())} in {len(part)} samples"
+            if len(part)
+            else "; shorter than the time between GPU samples"
+        )
+    return texts
