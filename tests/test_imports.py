@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rundir", "load.sse", "analysis.stats", "analysis.clock"),
     ("payloads", "observe", "analysis"),
     ("load", "report"),
-    ("preflight", "engine"),
+    ("preflight", "engine", "probe"),
     ("commands", "cli"),
     ("__main__",),
 )
