@@ -24,7 +24,16 @@ from msgspec.structs import astuple
 from harness.errors import UserError
 from harness.profile import Profile
 from harness.profile_reader import load_profile, to_yaml
-from harness.records import ClientSample, EngineSample, GpuSample, Request, RunInfo, decode_lines, encode_line
+from harness.records import (
+    ClientSample,
+    ClockRow,
+    EngineSample,
+    GpuSample,
+    Request,
+    RunInfo,
+    decode_lines,
+    encode_line,
+)
 
 Table = pd.DataFrame
 
@@ -65,6 +74,7 @@ class RunData:
     client: Table
     gpu: Table
     engine: Table
+    clock: Table = field(default_factory=lambda: pd.DataFrame(columns=list(ClockRow.__struct_fields__)))
     broken_lines: dict[str, int] = field(default_factory=dict)  # file name -> lines dropped
 
 
@@ -128,6 +138,7 @@ def read_run(path: str | Path) -> RunData:
         client=read_table(run.client, ClientSample, broken),
         gpu=read_table(run.gpu, GpuSample, broken),
         engine=read_table(run.engine, EngineSample, broken),
+        clock=read_table(run.clock, ClockRow, broken),
         broken_lines=broken,
     )
 

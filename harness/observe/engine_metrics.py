@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.observe.clocks import Clocks
+from harness.observe.clocks import HOST_CLOCKS, Clocks
 from harness.observe.fetch import FetchError, Getter
 from harness.observe.metrics_text import Labels, Values, read_values
 from harness.records import EngineSample
@@ -168,13 +168,27 @@ def _figure(values: Values, metric: Metric, field: str) -> float | None:
     return metric.factor * combine(groups.values())
 
 
+def describe(url: str) -> tuple[bool, str]:
+    """Return whether an engine's metrics are found at an address, and what they are or why not."""
+    scraper = EngineScraper(url, HOST_CLOCKS)
+    scraper.read()
+    scraper.close()
+    return scraper.found, scraper.words.removeprefix("none: ")
+
+
+def _paths(base: str) -> tuple[str, ...]:
+    """Return where metrics may be: at a path that names them, below the API's path, at the root."""
+    if base.endswith("metrics"):
+        return (base,)
+    return tuple(dict.fromkeys([*PATHS, *(base + path for path in PATHS)]))
+
+
 class EngineScraper:
     """Scrapes one engine; a scrape that fails is a row with its reason. For one thread."""
 
     def __init__(self, url: str, clocks: Clocks, timeout_s: float = 2.0) -> None:
         self._getter, self._clocks = Getter(url, timeout_s=timeout_s), clocks
-        own = self._getter.path
-        self._paths = (own,) if own.endswith("metrics") else tuple(own + path for path in PATHS)
+        self._paths = _paths(self._getter.path)
         self._path: str | None = None
         self._kind = self._source = ""
         self.words = f"none: not asked yet ({self._getter.url})"

@@ -1,7 +1,7 @@
 """An append-only file of JSON lines that also serves "what came after row N".
 
 Each row is written whole and at once, so that a kill leaves at most one cut line, which readers drop. The
-file is the only copy: rows are served from it by their offsets (16 bytes a row in memory), however long a
+file is the only copy: rows are served from it by their offsets (24 bytes a row in memory), however long a
 reader was away. A journal's identity is its first row's: a reader that sees another one begins at its start.
 """
 
@@ -12,7 +12,9 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from array import array
+from bisect import bisect_left
 from pathlib import Path
 
 import msgspec
@@ -29,6 +31,7 @@ class Journal:
         self._numbered = "seq" in row_type.__struct_fields__
         self._ends = array("Q")  # where each row ends
         self._starts = array("Q")
+        self._times = array("Q")  # monotonic, at append; 0 for rows that were there before
         self.identity, self.lost = "", 0
         if path is None:
             self._file, name = tempfile.mkstemp(prefix="knee-")
@@ -78,17 +81,23 @@ class Journal:
                     print(f"knee sample: rows are being lost: {error}", file=sys.stderr, flush=True)
                 self.lost += 1
                 return
-            self._note(start, start + len(line), line)
+            self._note(start, start + len(line), line, time.monotonic_ns())
 
-    def _note(self, start: int, end: int, line: bytes) -> None:
+    def _note(self, start: int, end: int, line: bytes, mono_ns: int = 0) -> None:
         if not self.identity:
             self.identity = hashlib.sha1(line).hexdigest()[:16]
         self._starts.append(start)
+        self._times.append(mono_ns)
         self._ends.append(end)
 
     def last(self) -> int:
         """Return the number of the last row; -1: none."""
         return len(self._ends) - 1
+
+    def before(self, age_s: float) -> int:
+        """Return the number of the last row appended more than `age_s` ago; -1: none."""
+        with self._lock:
+            return bisect_left(self._times, max(0, time.monotonic_ns() - int(age_s * 1e9))) - 1
 
     def after(self, since: int, limit: int) -> tuple[int, bytes]:
         """Return at most `limit` rows after number `since`, as lines, and the number of the last of them."""

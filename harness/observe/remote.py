@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -26,13 +27,25 @@ class _Clock(msgspec.Struct):
     mono_ns: int
 
 
+def describe_sidecar(getter: Getter) -> tuple[bool, str]:
+    """Return whether a sidecar answers and samples, and what it says of itself or why not."""
+    try:
+        status = msgspec.json.decode(getter.get("/health"))
+        words, there = str(status["gpu"]), int(status["samples"]) > 0
+    except (FetchError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        words, there = str(error), False
+    getter.close()
+    return there, f"sidecar at {getter.url}: {words}"
+
+
 class RemoteSidecar:
-    """Fetches the rows of one sidecar in order, each once. For one thread."""
+    """Fetches the rows that one sidecar took since now, in order, each once. For one thread."""
 
     def __init__(self, getter: Getter) -> None:
         self._getter = getter
         self._decoder = msgspec.json.Decoder(_Answer)
         self._journal, self._since = "", -1
+        self._began = time.monotonic()
         self.words = f"sidecar at {getter.url} (not asked yet)"
 
     def fetch(self, take: Callable[[GpuSample], None]) -> None:
@@ -45,7 +58,8 @@ class RemoteSidecar:
             self.words = f"none: sidecar at {self._getter.url}: {error}"
 
     def _fetch_some(self, take: Callable[[GpuSample], None]) -> bool:
-        answer = self._decoder.decode(self._getter.get(f"/samples?since={self._since}"))
+        where = f"since={self._since}" if self._journal else f"age_s={time.monotonic() - self._began + 1:.3f}"
+        answer = self._decoder.decode(self._getter.get(f"/samples?{where}"))
         if answer.journal != self._journal:
             began_anew = self._journal != ""
             self._journal = answer.journal

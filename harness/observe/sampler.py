@@ -23,7 +23,7 @@ from harness.observe.journal import Journal
 from harness.observe.pacing import Pace
 from harness.observe.remote import RemoteSidecar, exchange
 from harness.observe.server import Board, make_server, serve
-from harness.observe.sources import Source, check_choice, chosen, open_source
+from harness.observe.sources import Source, check_choice, chosen, open_source, sidecar_address
 from harness.records import ClockRow, EngineSample, GpuSample
 
 CLOCK_EVERY_S = 30.0
@@ -45,12 +45,6 @@ class Settings:
     engine_out: Path | None = None
     clock_out: Path | None = None
     ask_token: bool = False
-
-
-def sidecar_address(source: str) -> str | None:
-    """Return the address of another sidecar that `--source` names, or None."""
-    text = source.removeprefix("remote:")
-    return text if text != source or text.startswith(("http://", "https://")) else None
 
 
 class Sidecar:

@@ -113,9 +113,12 @@ class _Handler(BaseHTTPRequestHandler):
         asked = {key: values[-1] for key, values in parse_qs(query).items()}
         try:
             limit = min(int(asked.get("limit", MAX_ROWS)), MAX_ROWS)
-            since = int(asked["since"]) if "since" in asked else journal.last() - min(limit, NEWEST_ROWS)
-        except ValueError:
-            self._answer(400, b'{"error":"since and limit are whole numbers"}')
+            if "age_s" in asked:
+                since = journal.before(float(asked["age_s"]))
+            else:
+                since = int(asked.get("since", journal.last() - min(limit, NEWEST_ROWS)))
+        except (ValueError, OverflowError):
+            self._answer(400, b'{"error":"since, limit and age_s are numbers"}')
             return
         last, lines = journal.after(since, limit)
         rows = b",".join(lines.splitlines())

@@ -10,10 +10,11 @@ import socket
 from typing import Protocol
 
 from harness.errors import UserError
-from harness.observe.clocks import Clocks
+from harness.observe.clocks import HOST_CLOCKS, Clocks
 from harness.observe.dcgm import DcgmSource
 from harness.observe.fetch import Getter
 from harness.observe.nvml import NvmlSource
+from harness.observe.remote import describe_sidecar
 from harness.observe.simulated import SimulatedSource
 from harness.records import GpuSample
 
@@ -60,6 +61,25 @@ def open_source(text: str, engine: str | None, clocks: Clocks) -> Source | None:
         key="--source",
         remedy="auto, none, nvml, dcgm:URL, sim:URL, or http://host:9877 of another sidecar",
     )
+
+
+def describe(source: str, engine: str | None) -> tuple[bool, str]:
+    """Return whether a source gives samples now, and what it is or why not (`knee doctor`)."""
+    address = sidecar_address(source)
+    if address is not None:
+        return describe_sidecar(Getter(address))
+    opened = open_source(source, engine, HOST_CLOCKS)
+    if opened is None:
+        return False, "observe.gpu is none"
+    rows = opened.read()
+    opened.close()
+    return bool(rows), opened.words.removeprefix("none: ") + ("" if rows else " gives no samples")
+
+
+def sidecar_address(source: str) -> str | None:
+    """Return the address of another sidecar that a source names, or None."""
+    text = source.removeprefix("remote:")
+    return text if text != source or text.startswith(("http://", "https://")) else None
 
 
 def chosen(rows: list[GpuSample], gpus: tuple[str, ...]) -> list[GpuSample]:
