@@ -76,7 +76,7 @@ def add_reading(answer: Answer, reader: Reader, *, streamed: bool, server_timing
     _add_stages(answer, reader.timings, server_timing)
 
 
-def quantile(ordered: Sequence[int], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile of sorted values by linear interpolation (numpy's default, without numpy's 40 us)."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)

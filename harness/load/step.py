@@ -1,0 +1,116 @@
+"""What the ladder knows of one phase while it runs: its stage, its times, its finished requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from harness.load.answer import quantile
+from harness.plan import Phase
+from harness.records import Outcome, PhaseTimes
+
+Stage = Literal["gather", "settle", "window", "drain", "done"]
+MIN_GOOD = 20
+MIN_ROUNDS = 4  # good requests per user
+
+
+class Finished(msgspec.Struct):
+    """The part of a request's record that steers the ladder; `wall_ns` is put on the master's clock."""
+
+    worker: str
+    user: int
+    phase: int
+    wall_ns: int
+    total_ms: float
+    outcome: Outcome
+    ttft_ms: float | None = None
+    in_tokens: int | None = None
+    out_tokens: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it counts as throughput."""
+        return self.outcome == "ok"
+
+
+@dataclass(slots=True)
+class Step:
+    """One phase of the ladder; `window` holds the finished requests that started in [t0, t1)."""
+
+    phase: Phase
+    begun_s: float  # monotonic, as every `_s` here
+    stage: Stage = "gather"
+    stage_s: float = 0.0  # when the stage began
+    ready_ns: int | None = None
+    t0_ns: int | None = None
+    t1_ns: int | None = None
+    end_ns: int | None = None
+    restarts: int = 0
+    in_phase: int = 0  # finished requests that carry the phase
+    rounds: Counter[tuple[str, int]] = field(default_factory=Counter)
+    window: list[Finished] = field(default_factory=list)
+    looked_at: int = 0  # good requests when the votes were last looked at
+
+    def enter(self, stage: Stage, now_s: float) -> None:
+        """Begin a stage."""
+        self.stage, self.stage_s = stage, now_s
+
+    def restart(self, now_s: float) -> None:
+        """Wait for the load again and measure afresh."""
+        self.ready_ns = self.t0_ns = self.t1_ns = None
+        self.rounds.clear()
+        self.window.clear()
+        self.looked_at = 0
+        self.restarts += 1
+        self.enter("gather", now_s)
+
+    def add(self, row: Finished) -> None:
+        """Count a finished request."""
+        if row.phase == self.phase.index:
+            self.in_phase += 1
+            if self.ready_ns is not None and row.wall_ns >= self.ready_ns:
+                self.rounds[row.worker, row.user] += 1
+        begun = self.t0_ns is not None and row.wall_ns >= self.t0_ns
+        if begun and (self.t1_ns is None or row.wall_ns < self.t1_ns):
+            self.window.append(row)
+
+    @property
+    def good(self) -> int:
+        """Ok requests that started in the window and have ended."""
+        return sum(row.ok for row in self.window)
+
+    @property
+    def failures(self) -> int:
+        """Others, except those that our own stop cancelled."""
+        return sum(not row.ok and row.outcome != "cancelled" for row in self.window)
+
+    @property
+    def missing(self) -> int:
+        """Requests that a full window still lacks: of a phase that ends by its count any, else good ones."""
+        if self.phase.requests is not None:
+            return self.phase.requests - self.in_phase
+        needed = max(self.phase.hold.min_requests, MIN_GOOD, MIN_ROUNDS * (self.phase.users or 0))
+        return needed - self.good
+
+    def p95_ms(self) -> float | None:
+        """Total latency of the good requests; None below 20."""
+        totals = sorted(row.total_ms for row in self.window if row.ok)
+        return quantile(totals, 0.95) if len(totals) >= MIN_GOOD else None
+
+    def times(self) -> PhaseTimes:
+        """Return the phase's line of run.json."""
+        phase = self.phase
+        return PhaseTimes(
+            index=phase.index,
+            label=phase.label,
+            users=phase.users,
+            rate=phase.rate,
+            experiment=phase.experiment,
+            ready_ns=self.ready_ns,
+            t0_ns=self.t0_ns,
+            t1_ns=self.t1_ns,
+            end_ns=self.end_ns,
+        )

@@ -1,0 +1,14 @@
+"""Short requests alone, then beside long ones: whether they need a queue of their own.
+
+locust -f locustfiles/isolation.py --profile profiles/steps.yaml --headless
+"""
+
+import os
+
+from harness.load.session import register
+from harness.load.shape import KneeShape
+from harness.load.user import KneeUser
+
+__all__ = ["KneeShape", "KneeUser"]
+
+register("isolation", os.environ)
