@@ -80,6 +80,7 @@ class Conductor:
         self._order: Order | None = None
         self._written: object = None
         self._wanted = Event()
+        self._given: tuple[int, float] | None = None
         self._ending = RLock()
         self._lost: dict[str, None] = {}
         self._info = RunInfo(
@@ -109,12 +110,11 @@ class Conductor:
 
     def target(self) -> tuple[int, float] | None:
         """Return users and spawn rate for Locust, None at the end; waits up to a second for a change."""
-        before = self._target()
         self._wanted.clear()
-        if self.done.is_set():
-            return None
-        self._wanted.wait(LOOK_S)
-        return None if self.done.is_set() else self._target() or before
+        if not self.done.is_set() and self._target() == self._given:
+            self._wanted.wait(LOOK_S)
+        self._given = None if self.done.is_set() else self._target()
+        return self._given
 
     def interrupt(self, reason: str) -> None:
         """End the run now; what was measured is kept and reported."""

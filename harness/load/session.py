@@ -168,10 +168,8 @@ def _follow(environment: Any, runner: Any, key_of: Any, *, local: bool) -> Worke
 
 def _add_arguments(parser: Any) -> None:
     # Strings only: Locust sends parsed options to the workers, and a Path would break every message.
-    group = parser.add_argument_group("knee")
-    group.add_argument(
-        "--run-dir", default="", metavar="DIR", include_in_web_ui=False, help="Where this run goes"
-    )
-    group.add_argument(
-        "--out", default="runs", metavar="DIR", include_in_web_ui=False, help="Parent of run directories"
-    )
+    for name, default, what in (
+        ("--run-dir", "", "The directory of this run"),
+        ("--out", "runs", "The parent of run directories"),
+    ):
+        parser.add_argument(name, default=default, metavar="DIR", help=what, include_in_web_ui=False)
