@@ -72,6 +72,6 @@ def _table(findings: list[Finding]) -> Table:
         table.add_column(name, justify="right" if name == "value" else "left", overflow="fold")
     for f in findings:
         colour = "red" if f.verdict in FAILED else "green" if f.verdict == "right" else "yellow"
-        value = f"{f.limit:g}" if f.limit is not None else "–"
+        value = f"{f.limit:.12g}" if f.limit is not None else "–"
         table.add_row(f.key, value, f"[{colour}]{f.verdict.replace('_', ' ')}[/{colour}]", f.text)
     return table

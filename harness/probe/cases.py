@@ -21,6 +21,7 @@ from harness.probe.judge import Finding, at_limit, broken, refusal
 from harness.probe.limits_file import Limits
 
 SHORT_ANSWER = 16  # output tokens of requests whose answer does not matter
+LONG_ANSWER = 64  # output tokens that let a fact be repeated, or hold a place for a while
 STRIP_PX = 56  # height of images that probe the side alone
 MAX_SIDE_PX = 16_384
 MAX_PARALLEL = 256
@@ -77,7 +78,7 @@ def _image_pixels(service: Service, limits: Limits) -> Finding:
     pixels, side_limit = limits.input_limits.max_image_pixels, limits.input_limits.max_image_side
     assert pixels is not None
     widest = min(side_limit or MAX_SIDE_PX, MAX_SIDE_PX)
-    width = min(math.isqrt(pixels), widest)
+    width = min(2 * math.isqrt(pixels), widest)  # wide, so that there is room to grow in height
     at_height = pixels // width
     if at_height + 1 > widest:
         text = f"cannot be met within max_image_side {widest}: that limit is the tighter one"
@@ -142,8 +143,13 @@ def _input_tokens(service: Service, limits: Limits) -> Finding:
         )
     per_word = (high - low) / (many - few)
     fitting = int((limit - low) / per_word) + few
-    at = _settled(service, fitting, limit, fact, per_word)
-    over = ask(service, words(fitting + max(2, limit // 100), fact), 4 * SHORT_ANSWER)
+    length = _length(limits)
+    at = ask(service, words(fitting, fact), length)
+    actual = at.error.get("actual")
+    if isinstance(actual, int | float) and actual > limit:  # a word or two of rounding are taken back
+        fitting -= math.ceil((actual - limit) / per_word)
+        at = ask(service, words(fitting, fact), length)
+    over = ask(service, words(fitting + max(2, limit // 100), fact), length)
     if found := at_limit(key, limit, at) or broken(key, limit, over, "over the limit"):
         return found
     if not over.good:
@@ -156,15 +162,6 @@ def _input_tokens(service: Service, limits: Limits) -> Finding:
             key, limit, "truncated", f"a longer prompt is served, but {how}: cut silently", 200, 200
         )
     return Finding(key, limit, "not_enforced", f"served {counted} tokens", at.status, over.status)
-
-
-def _settled(service: Service, count: int, limit: int, fact: str, per_word: float) -> Reply:
-    """Return the reply to the longest prompt within the limit; a word or two of rounding are taken back."""
-    reply = ask(service, words(count, fact), 4 * SHORT_ANSWER)
-    actual = reply.error.get("actual")
-    if not reply.good and isinstance(actual, int | float) and actual > limit:
-        reply = ask(service, words(count - math.ceil((actual - limit) / per_word), fact), 4 * SHORT_ANSWER)
-    return reply
 
 
 def _new_tokens(service: Service, limits: Limits) -> Finding:
@@ -214,7 +211,8 @@ def _queue_wait(service: Service, limits: Limits) -> Finding:
     key = "queue_wait_ms"
     if cap is None or 2 * cap > MAX_PARALLEL:
         return Finding(key, wait, "skipped", "concurrency.cap is not given or too large to be filled")
-    alone = ask(service, words(8), SHORT_ANSWER * 4, ignore_eos=True)
+    length = _length(limits)
+    alone = ask(service, words(8), length, ignore_eos=True)
     replies = _at_once(service, 2 * cap, limits)
     refused = [r for r in replies if not r.good]
     for reply in refused:
@@ -249,10 +247,15 @@ def _total(service: Service, limits: Limits) -> Finding:
 
 
 def _at_once(service: Service, count: int, limits: Limits) -> list[Reply]:
-    length = min(limits.input_limits.max_new_tokens or 64, 64)
+    length = _length(limits)
     with ThreadPoolExecutor(count) as pool:
         sent = [pool.submit(ask, service, words(8), length, ignore_eos=True) for _ in range(count)]
         return [one.result() for one in sent]
+
+
+def _length(limits: Limits) -> int:
+    """Return how many output tokens are asked for where an answer matters."""
+    return min(LONG_ANSWER, limits.input_limits.max_new_tokens or LONG_ANSWER)
 
 
 def _say(text: str) -> dict[str, str]:
