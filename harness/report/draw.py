@@ -39,18 +39,25 @@ _CONFIG: Spec = {
 
 
 def draw(spec: Spec) -> tuple[str, bytes]:
-    """Return a chart as SVG text and PNG bytes."""
+    """Return a chart as SVG text and PNG bytes; the same specification gives the same bytes."""
     whole = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "config": _CONFIG, **spec}
-    svg = vl_convert.vegalite_to_svg(whole)
+    svg = _renumbered(vl_convert.vegalite_to_svg(whole))
     return svg, vl_convert.svg_to_png(svg, scale=PNG_SCALE)
 
 
-_LONG_NUMBERS = re.compile(r' (?:transform|d|x2|y2|width|height)="[^"]*"')
-_DECIMALS = re.compile(r"(\.\d\d)\d+")
+def _renumbered(svg: str) -> str:
+    """Number the ids from 0: Vega goes on counting from chart to chart."""
+    ids = {name: f"id{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="(\w+)"', svg)))}
+    return _IDS.sub(lambda match: match[1] + ids.get(match[2], match[2]), svg)
 
 
 def inline(svg: str, name: str) -> str:
-    """Return an SVG for use inside a page: its ids made unique, and scaled to the page's width."""
-    unique = re.sub(r'(id="|url\(#)(\w+)', rf"\1{name}-\2", svg)
-    unique = _LONG_NUMBERS.sub(lambda match: _DECIMALS.sub(r"\1", match[0]), unique)
-    return re.sub(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"', r'<svg\1 role="img"', unique, count=1)
+    """Return an SVG for use inside a page: ids made unique, long numbers cut, scaled to the page's width."""
+    svg = _IDS.sub(rf"\1{name}-\2", svg)
+    svg = _LONG_NUMBERS.sub(lambda match: _DECIMALS.sub(r"\1", match[0]), svg)
+    return re.sub(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"', r'<svg\1 role="img"', svg, count=1)
+
+
+_IDS = re.compile(r'(\bid="|url\(#)(\w+)')
+_LONG_NUMBERS = re.compile(r' (?:transform|d|x2|y2|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")

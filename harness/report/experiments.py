@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ def experiment_blocks(name: str, experiment: Experiment, say: Say, *, charted: b
     """Return what one measurement found: its sentence, chart, table and problems."""
     blocks: list[Block] = [Para(experiment.text, "lead")]
     if charted:
-        blocks.append(Figure(chart_name(name), say("experiment.figure", name=name)))
+        blocks.append(Figure(chart_name(name), say("experiment.figure")))
     if experiment.rows:
         blocks.append(_table(experiment, say))
     if experiment.problems:
@@ -30,7 +31,7 @@ def experiment_blocks(name: str, experiment: Experiment, say: Say, *, charted: b
 
 def chart_name(name: str) -> str:
     """Return the name of an experiment's chart."""
-    return f"experiment-{name.replace('_', '-')}"
+    return "experiment-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def experiment_chart(experiment: Experiment) -> Spec | None:

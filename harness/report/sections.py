@@ -21,7 +21,7 @@ from harness.report.document import (
 from harness.report.experiments import chart_name, experiment_blocks
 from harness.report.lanes import MAX_REQUESTS
 from harness.report.messages import Say, has, messages
-from harness.report.numbers import NONE, Missing, count, known, load, plain
+from harness.report.numbers import NONE, Missing, count, known, load
 from harness.report.steps import client_table, kind_table, load_table, resource_table, unused, vote_table
 from harness.results import Limit, Report, Step
 from harness.rundir import RunData
@@ -89,9 +89,7 @@ def _limits(report: Report, say: Say) -> Section | None:
 
 
 def _limit_value(limit: Limit) -> str:
-    if isinstance(limit.value, str):
-        return limit.value
-    return count(limit.value) if isinstance(limit.value, int) else plain(limit.value)
+    return f"{limit.value:g}" if isinstance(limit.value, float) else str(limit.value)
 
 
 def _why(report: Report, ladder: list[Step], charts: Sequence[str], say: Say, lang: str) -> Section | None:

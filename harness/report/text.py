@@ -27,7 +27,7 @@ def markdown(document: Document) -> str:
 def escape(text: str) -> str:
     """Return text that Markdown and the HTML inside it leave alone, on one line."""
     text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\*_\[\]|~`])", r"\\\1", text)
+    return re.sub(r"[\\*\[\]|~`]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
 def _block(block: Block) -> str:

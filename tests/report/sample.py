@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -81,13 +82,14 @@ def requests(loads: tuple[int, ...] = LADDER) -> pd.DataFrame:
                 pre = 40 * weight
                 ttft = pre + queue + prefill + 4
                 rows.append(
-                    dict(
-                        run="sample", worker="w1", user=user, seq=len(rows), phase=phase.index,
-                        label=phase.label, users=users, kind=kind, payload=kind, body_bytes=1000,
-                        in_tokens=800, out_tokens=64, wall_ns=int(now), start_ns=int(now), ttft_ms=ttft,
-                        total_ms=ttft + decode, pre_ms=pre, queue_ms=queue, prefill_ms=prefill,
-                        decode_ms=decode, outcome="ok", req_id=f"r{len(rows)}", itl_p50_ms=decode / 64,
-                    )
+                    {
+                        "run": "sample", "worker": "w1", "user": user, "seq": len(rows), "users": users,
+                        "phase": phase.index, "label": phase.label, "kind": kind, "payload": kind,
+                        "body_bytes": 1000, "in_tokens": 800, "out_tokens": 64, "wall_ns": int(now),
+                        "start_ns": int(now), "ttft_ms": ttft, "total_ms": ttft + decode, "pre_ms": pre,
+                        "queue_ms": queue, "prefill_ms": prefill, "decode_ms": decode, "outcome": "ok",
+                        "req_id": f"r{len(rows)}", "itl_p50_ms": decode / 64,
+                    }
                 )  # fmt: skip
                 now += (ttft + decode) * 1e6
     return table(Request, rows)
@@ -101,12 +103,13 @@ def gpu(loads: tuple[int, ...] = LADDER) -> pd.DataFrame:
             wall = (phase.ready_ns or 0) + second * SECOND
             busy = min(1.0, users / SLOTS) * 0.93 + 0.03 * np.sin(second)
             rows.append(
-                dict(
-                    seq=len(rows), host="gpu-1", gpu=GPU, index=0, name="NVIDIA H200", mono_ns=wall,
-                    mono_end_ns=wall, wall_ns=wall, util=float(min(1.0, max(0.0, busy))),
-                    mem_used_bytes=int((40 + 2.4 * users + 0.3 * np.cos(second)) * 2**30),
-                    mem_total_bytes=139 * 2**30, power_w=180 + 420 * busy, source="nvml",
-                )
+                {
+                    "seq": len(rows), "host": "gpu-1", "gpu": GPU, "index": 0, "name": "NVIDIA H200",
+                    "mono_ns": wall, "mono_end_ns": wall, "wall_ns": wall,
+                    "util": float(min(1.0, max(0.0, busy))),
+                    "mem_used_bytes": int((40 + 2.4 * users + 0.3 * np.cos(second)) * 2**30),
+                    "mem_total_bytes": 139 * 2**30, "power_w": 180 + 420 * busy, "source": "nvml",
+                }
             )  # fmt: skip
     return table(GpuSample, rows)
 
@@ -118,10 +121,11 @@ def engine(loads: tuple[int, ...] = LADDER) -> pd.DataFrame:
         for second in range(STEP_S + 10):
             wall = (phase.ready_ns or 0) + second * SECOND
             rows.append(
-                dict(
-                    wall_ns=wall, mono_ns=wall, running=min(users, SLOTS), waiting=max(0, users - SLOTS),
-                    kv_usage=min(1.0, 0.12 * users) * (0.97 + 0.03 * np.cos(second)), source="vllm",
-                )
+                {
+                    "wall_ns": wall, "mono_ns": wall, "running": min(users, SLOTS),
+                    "waiting": max(0, users - SLOTS),
+                    "kv_usage": min(1.0, 0.12 * users) * (0.97 + 0.03 * np.cos(second)), "source": "vllm",
+                }
             )  # fmt: skip
     return table(EngineSample, rows)
 
@@ -256,7 +260,8 @@ def experiments() -> dict[str, Experiment]:
             verdict="image_count",
             text="The number of images is the main variable: 4 images take 2.6 times as long as text alone.",
             columns=["kind", "n", "compared", "in_tokens", "ttft_p50_ms", "total_p50_ms", "first_ttft_ms"],
-            rows=[["text_only", 5, 5, 210, 190.2, 760.0, 260.4], ["one_image", 5, 5, 990, 301.0, 871.9, 410.0],
+            rows=[["text_only", 5, 5, 210, 190.2, 760.0, 260.4],
+                  ["one_image", 5, 5, 990, 301.0, 871.9, 410.0],
                   ["multi_image", 5, 4, 3300, 820.7, 1391.2, None]],
             problems=["1 round of multi_image left out: its output length differs by 12 %"],
         ),
@@ -275,7 +280,9 @@ def limits() -> list[Limit]:
     return [
         Limit(section="concurrency", key="cap", value=6, why="the last step before the knee at 8 users"),
         Limit(section="concurrency", key="steady", value=4, why="one step below the cap, reserve for bursts"),
-        Limit(section="timeouts", key="ttft_ms", value=1500, why="p99 at 6 users 735 ms, times 2, rounded up"),
+        Limit(
+            section="timeouts", key="ttft_ms", value=1500, why="p99 at 6 users 735 ms, times 2, rounded up"
+        ),
         Limit(section="input_limits", key="max_image_side", value=768, why="TTFT jumps from 768 to 1024"),
         Limit(section="input_limits", key="max_input_tokens", value=None, why="no input was refused or slow"),
     ]
@@ -288,4 +295,4 @@ def without(data: RunData, *names: str) -> RunData:
         name: table(rows[name]) if name in names else getattr(data, name)
         for name in ("requests", "gpu", "engine")
     }
-    return RunData(info=data.info, profile=data.profile, client=data.client, **tables)
+    return dataclasses.replace(data, **tables)
