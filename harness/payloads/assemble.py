@@ -1,4 +1,4 @@
-"""From a profile and a plan to the templates of a corpus: every text is written and every picture encoded here."""
+"""From a profile and a plan to the templates of a corpus: every text and every picture is made here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW_NONCES = 6  # hexadecimal digits: below, a run of a few thousand requests me
 
 
 def identity(profile: Profile, plan: Plan, chars_per_token: Mapping[str, float] | None) -> bytes:
-    """Return bytes that differ wherever two corpora would: settings, and size and time of the user's files."""
+    """Return bytes that differ wherever two corpora would: settings, size and time of the user's files."""
     target = profile.target
     fixed = (target.model, target.endpoint, target.stream, profile.generation, profile.traffic)
     if profile.traffic.replay is not None:

@@ -1,7 +1,7 @@
 """All request bodies of a run: encoded once into a file, mapped by every process, sent without a copy.
 
-A body is a list of segments: views into the mapped file, and between them the few bytes that a nonce makes new.
-What a body holds follows from its entry and its nonce alone.
+A body is a list of segments: views into the mapped file, and between them the few bytes that a nonce
+makes new. What a body holds follows from its entry and its nonce alone.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def build(
 ) -> Corpus:
     """Make the corpus of a plan in `folder`, or open the one that is there.
 
-    `chars_per_token` is the target's own by language, as `text.calibrated` returns it; without it lengths in tokens
-    are estimates. Raises UserError (picture, folder, replay line) before anything stands in `folder`.
+    `chars_per_token`: by language, characters of a text that was sent / prompt tokens that the target counted
+    for it; without it lengths in tokens are estimates. Raises UserError (picture, folder, replay line) before
+    anything stands in `folder`.
     """
     key = hashlib.sha256(MAGIC + identity(profile, plan, chars_per_token)).hexdigest()[:16]
     path = folder / f"{key}.corpus"

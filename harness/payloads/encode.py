@@ -1,9 +1,10 @@
 """Pictures to bytes with a hole for a pixel nonce, chosen so that every nonce decodes to other pixels.
 
-JPEG: raising an entry q of the luma quantization table by d changes each pixel of a block by up to d/4 times that
-block's coefficient, so an entry may carry nonce bits only where enough blocks use it, and it costs d * rms / 8
-levels over the picture. Bits go where they cost least. PNG: the last row is a stored block. WebP, and pictures too
-flat for the above, come as a pool of variants; that a pool is used again and again is reported.
+JPEG: raising an entry q of the luma quantization table by d changes each pixel of a block by up to d/4
+times that block's coefficient, so an entry may carry nonce bits only where enough blocks use it, and it
+costs d * rms / 8 levels over the picture. Bits go where they cost least. PNG: the last row is a stored
+block. WebP, and pictures too flat for the above, come as a pool of variants; that a pool is used again
+and again is reported.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _pool(image: Image.Image, kind: str, quality: int) -> list[Encoded]:
 
 
 def jpeg_hole(raw: bytes) -> JpegHole | None:
-    """Return where a JPEG takes a nonce, or None where too few coefficients are used or it is no plain JPEG."""
+    """Return where a JPEG takes a nonce; None: too few coefficients are used, or it is no plain JPEG."""
     table = _luma_table(raw)
     if table is None:
         return None
@@ -92,9 +93,9 @@ def jpeg_hole(raw: bytes) -> JpegHole | None:
 
 
 def _luma_table(raw: bytes) -> int | None:
-    """Return the offset of the 64 entries of the 8-bit quantization table 0; segments are walked, not searched.
+    """Return the offset of the 64 entries of the 8-bit quantization table 0 (ITU-T T.81, B.2.4.1).
 
-    ITU-T T.81, B.2.4.1. A thumbnail's own tables lie inside an APP segment and are passed over.
+    Segments are walked, not searched: a thumbnail's own tables lie inside an APP segment and are passed over.
     """
     at = 2
     while raw[:2] == b"\xff\xd8" and at + 4 <= len(raw) and raw[at] == 0xFF and raw[at + 1] != 0xDA:
@@ -110,7 +111,7 @@ def _luma_table(raw: bytes) -> int | None:
 
 
 def _coefficients(luma: _Floats) -> _Floats:
-    """Return the DCT of the picture's whole 8 x 8 blocks as rows of 64 in row order; large pictures are sampled."""
+    """Return the DCT of the picture's whole 8 x 8 blocks, each a row of 64; large pictures are sampled."""
     height, width = (n // 8 * 8 for n in luma.shape)
     blocks = luma[:height, :width].reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2).reshape(-1, 64)
     blocks = blocks[:: max(1, len(blocks) // MAX_BLOCKS)]
@@ -118,7 +119,7 @@ def _coefficients(luma: _Floats) -> _Floats:
 
 
 def _share_out(power: _Floats, used: npt.NDArray[np.int64], floor: float) -> dict[int, int]:
-    """Return bits per table entry (zigzag place), at most 3 each, at the least change; empty: too few entries.
+    """Return bits per table entry (zigzag place), at most 3 each, at least change; empty: too few entries.
 
     `power` is the mean square of the quantized coefficients, `used` the number of blocks that use the entry.
     b bits take 2**b values about the present one, whose mean square distance is (4**b + 2) / 12 steps.
@@ -164,7 +165,7 @@ def _changes_pixels(raw: bytes, hole: JpegHole) -> bool:
 
 
 def _png(image: Image.Image) -> Encoded:
-    """Write a PNG whose last 8 bytes of pixels stand in an IDAT chunk of their own (PNG 3rd edition, 10.1)."""
+    """Write a PNG whose last 8 bytes of pixels stand in a chunk of their own (PNG 3rd edition, 10.1)."""
     pixels = np.asarray(image, np.uint8).reshape(image.height, -1)
     rows = np.empty((image.height, pixels.shape[1] + 1), np.uint8)
     rows[:, 0] = 2  # filter "up": the difference to the row above
@@ -193,7 +194,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _dct_of_blocks() -> _Floats:
-    """Return the 64 x 64 matrix of the orthonormal two-dimensional DCT of a block in row order (T.81, A.3.3)."""
+    """Return the 64 x 64 matrix of the orthonormal DCT of a block in row order (T.81, A.3.3)."""
     n = np.arange(8)
     one = (
         np.cos((2 * n[None, :] + 1) * n[:, None] * np.pi / 16)

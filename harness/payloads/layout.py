@@ -1,8 +1,8 @@
 """What a corpus file holds: bytes to send as they are, and per payload how they go together with nonces.
 
-File: MAGIC, the bytes, one JSON record (`Template`) per payload, a JSON head (`Head`), and the head's offset in the
-last 8 bytes. A record is decoded only when its payload is first sent, so that a replay of a million lines costs a
-worker nothing.
+File: MAGIC, the bytes, one JSON record (`Template`) per payload, a JSON head (`Head`), and the head's
+offset in the last 8 bytes. A record is decoded only when its payload is first sent, so that a replay of a
+million lines costs a worker nothing.
 
 Format history
 - 1: first version.

@@ -1,10 +1,11 @@
 """Nonces: what makes a request unlike every other, put into bytes that were encoded before.
 
-A prefix cache matches from the first token, so the text nonce stands at the very start of the prompt. An image
-cache keys on decoded pixels (or on the bytes), so a pixel nonce must change what a decoder gives: in a JPEG some
-entries of a quantization table by a step or two, in a PNG three pixels of the last row, which lies uncompressed in
-a chunk of its own. Base64 maps three bytes to four characters, so a hole starts and ends at multiples of three
-bytes (or at the end of the file) and only its own few characters are made anew. All holes have a fixed length.
+A prefix cache matches from the first token, so the text nonce stands at the very start of the prompt. An
+image cache keys on decoded pixels (or on the bytes), so a pixel nonce must change what a decoder gives:
+in a JPEG some entries of a quantization table by a step or two, in a PNG three pixels of the last row,
+which lies uncompressed in a chunk of its own. Base64 maps three bytes to four characters, so a hole
+starts and ends at multiples of three bytes (or at the end of the file) and only its own few characters
+are made anew. All holes have a fixed length.
 """
 
 from __future__ import annotations

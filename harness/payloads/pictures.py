@@ -1,8 +1,8 @@
 """Pictures to send: drawn ones, and the user's own, brought to size.
 
-A drawn picture depends on the seed and its number only, not on its size: its coordinates are shares of the sides
-and its texture is a sum of octaves, of which a larger picture shows more. So a sweep over sides shows the same
-picture at every side. (`noise` is the exception: each pixel is drawn by itself.)
+A drawn picture depends on the seed and its number only, not on its size: its coordinates are shares of
+the sides and its texture is a sum of octaves, of which a larger picture shows more. So a sweep over sides
+shows the same picture at every side. (`noise` is the exception: each pixel is drawn by itself.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from harness.errors import UserError
 from harness.payloads.text import prose
@@ -78,7 +78,7 @@ def opened(path: Path) -> Image.Image:
             with Image.open(path) as image:
                 return _rgb(ImageOps.exif_transpose(image))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        known = isinstance(error, Image.UnidentifiedImageError)
+        known = isinstance(error, UnidentifiedImageError)
         what = "not a picture" if known else f"not a readable picture: {error}"
         raise UserError(
             what, file=path, remedy="remove the file or replace it by a JPEG, PNG or WebP"
@@ -97,11 +97,10 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def fitted(image: Image.Image, spec: ImageSpec) -> tuple[Image.Image, Fit]:
-    """Bring a picture to size: `resize` keeps its ratio inside the box, `crop` fills the box from the middle."""
-    box = (spec.width, spec.height) if spec.width and spec.height else (spec.side, spec.side)
-    if box[0] is None or box[1] is None:
+    """Bring a picture to size: `resize` keeps its ratio inside the box, `crop` fills it from the middle."""
+    width, height = spec.width or spec.side, spec.height or spec.side
+    if width is None or height is None:
         return image, "as_is"
-    width, height = box
     if spec.fit == "crop":
         return ImageOps.fit(image, (width, height), BICUBIC), "crop"
     scale = min(width / image.width, height / image.height)

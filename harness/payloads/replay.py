@@ -1,10 +1,11 @@
 """Recorded requests: one OpenAI body per JSON line (or under the key `body`), sent as they were written.
 
-Every byte of a body is kept but these: a picture named as a file becomes a data URL of that file's bytes, since the
-service cannot read our disk; with `rewrite` the profile's model, lengths, sampling and streaming replace the
-recorded ones; with `traffic.unique` a nonce is put in front of the first text, and into the quantization table of
-each JPEG. Links, and pictures of other formats, are sent unchanged, and how many is reported. With neither `rewrite`
-nor `unique`, and without files, a body is the recorded bytes.
+Every byte of a body is kept but these: a picture named as a file becomes a data URL of that file's bytes,
+since the service cannot read our disk; with `rewrite` the profile's model, lengths, sampling and
+streaming replace the recorded ones; with `traffic.unique` a nonce is put in front of the first text, and
+into the quantization table of each JPEG. Links, and pictures of other formats, are sent unchanged, and
+how many is reported. With neither `rewrite` nor `unique`, and without files, a body is the recorded
+bytes.
 """
 
 from __future__ import annotations
@@ -148,9 +149,10 @@ def _check_shape(profile: Profile, body: dict[str, Any], fail: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise fail("no `messages`", "record chat bodies, or set target.endpoint: completions")
     for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str | list | None):
+        content = message.get("content") if isinstance(message, dict) else 0
+        if not isinstance(content, str | list | None):
             raise fail("a message is no object with `content`", "each message has a role and a content")
-        for part in message.get("content") if isinstance(message.get("content"), list) else ():
+        for part in content if isinstance(content, list) else ():
             if not isinstance(part, dict) or not isinstance(part.get("type"), str):
                 raise fail("a part of a message's content has no `type`", "text or image_url")
             if part["type"] == "text" and not isinstance(part.get("text"), str):
@@ -215,7 +217,7 @@ def _file_of(line: Line, place: tuple[int, int]) -> Path | None:
 
 
 def prepared(line: Line, *, nonces: bool) -> Prepared:
-    """Cut a recorded body into pieces: its images, and the place of the text nonce where `nonces` are asked for.
+    """Cut a recorded body into pieces: its images, and with `nonces` the place of the text nonce.
 
     Raises UserError naming the line where an image is none.
     """

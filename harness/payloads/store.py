@@ -1,7 +1,8 @@
 """A corpus file on disk: written once per host by whoever comes first, then mapped by all.
 
-The first process holds a lock on `<name>.building` while it writes and then renames it; the others wait for the
-lock and find the finished file. A process that dies or fails leaves nothing that could be taken for a corpus.
+The first process holds a lock on `<name>.building` while it writes and then renames it; the others wait
+for the lock and find the finished file. A process that dies or fails leaves nothing that could be taken
+for a corpus.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Writer:
 
 
 def write_once(path: Path, write: Callable[[Writer], None]) -> None:
-    """Make `path` by `write` unless it is there; processes that ask at once wait for the one that makes it."""
+    """Make `path` by `write` unless it is there; of several processes one makes it and the others wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".building")
     while not path.exists():
