@@ -473,3 +473,16 @@ def test_the_batch_is_shared_and_the_queue_is_not(engine: Callable[..., Client])
         thread.join()
     quick, late = sorted(log)[:2], sorted(log)[2:]
     assert max(quick) < 100 < min(late)  # ten steps of 20 ms
+
+
+def test_tokens_are_not_held_back_by_nagle(engine: Callable[..., Client]) -> None:
+    connection = engine(replace(FAST, decode=Decode(step_ms=2.0))).connect()
+    body = json.dumps({"model": "sim-vlm", "prompt": "x", "stream": True, "max_tokens": 8})
+    slack = []
+    for _ in range(20):  # on a kept connection: a new one acknowledges at once
+        begun = time.monotonic()
+        connection.request("POST", "/v1/completions", body)
+        events = Reply(200, {}, connection.getresponse().read()).events
+        slack.append((time.monotonic() - begun) * 1e3 - sum(events[-1]["timings"].values()))
+    connection.close()
+    assert sorted(slack)[10] < 15  # Nagle and delayed acknowledgements cost about 30 ms a request
