@@ -95,7 +95,7 @@ def _server(
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named: asyncio sets TCP_NODELAY on no other, and Nagle would hold tokens back for 40 ms.
+    # With the protocol named: asyncio sets TCP_NODELAY on no other, and Nagle would hold tokens back.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
