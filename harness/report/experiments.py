@@ -10,20 +10,26 @@ from typing import Any
 from harness.report.document import Block, Bullets, Column, Figure, Para, Table, tabulate
 from harness.report.draw import ACCENT, INK, SOFT, Spec
 from harness.report.layers import WIDTH
-from harness.report.messages import Say
+from harness.report.messages import Say, has
 from harness.report.numbers import Missing, Value, count, percent, plain, time_unit
 from harness.results import Experiment
 
 MAX_ROWS = 60
+CHARTED = ("first_ms", "median_ms", "prefill_p50_ms", "ttft_p50_ms", "total_p50_ms")
 
 
-def experiment_blocks(name: str, experiment: Experiment, say: Say, *, charted: bool) -> list[Block]:
+def experiment_blocks(
+    name: str, experiment: Experiment, say: Say, lang: str, *, charted: bool
+) -> list[Block]:
     """Return what one measurement found: its sentence, chart, table and problems."""
+    finding = f"finding.{experiment.verdict}"
     blocks: list[Block] = [Para(experiment.text, "lead")]
+    if has(lang, finding):
+        blocks = [Para(say(finding), "lead"), Para(experiment.text, "note")]
     if charted:
         blocks.append(Figure(chart_name(name), say("experiment.figure")))
     if experiment.rows:
-        blocks.append(_table(experiment, say))
+        blocks.append(_table(experiment, say, lang))
     if experiment.problems:
         blocks.append(Bullets(tuple(experiment.problems)))
     return blocks
@@ -36,7 +42,7 @@ def chart_name(name: str) -> str:
 
 def experiment_chart(experiment: Experiment) -> Spec | None:
     """Return the median times of each row: a line where the first column is a number, else bars."""
-    times = [c for c in experiment.columns if (c.endswith("_ms") and "p50" in c) or c.endswith("median_ms")]
+    times = [c for c in experiment.columns if c in CHARTED]
     rows = [row for row in experiment.rows[:MAX_ROWS] if len(row) == len(experiment.columns)]
     if not times or len(rows) < 2:
         return None
@@ -101,7 +107,7 @@ def heading(column: str, unit: str) -> str:
     return f"{words} ({unit})" if unit and column.endswith("_ms") else words
 
 
-def _table(experiment: Experiment, say: Say) -> Table:
+def _table(experiment: Experiment, say: Say, lang: str) -> Table:
     width = len(experiment.columns)
     rows = [[*row, *[None] * (width - len(row))][:width] for row in experiment.rows]
     times = [row[i] for row in rows for i, c in enumerate(experiment.columns) if c.endswith("_ms")]
@@ -119,7 +125,7 @@ def _table(experiment: Experiment, say: Say) -> Table:
 
     columns = [
         Column(
-            heading(name, unit.name),
+            _title(name, unit.name, say, lang),
             partial(read, i, name),
             numeric=any(_number(row[i]) for row in rows),
         )
@@ -128,6 +134,14 @@ def _table(experiment: Experiment, say: Say) -> Table:
     return tabulate(
         rows[:MAX_ROWS], columns, absent=lambda names, why: say("missing.absent", names=names, reason=why)
     )
+
+
+def _title(column: str, unit: str, say: Say, lang: str) -> str:
+    """Return a column's title in the reader's language where there is one."""
+    key = f"column.{column}"
+    if not has(lang, key):
+        return heading(column, unit)
+    return f"{say(key)} ({unit})" if column.endswith("_ms") else say(key)
 
 
 def _text(name: str, x: float, per_ms: float) -> str:

@@ -26,11 +26,11 @@ def known(x: float | int | None) -> bool:
 
 
 def plain(x: float | int | None) -> str:
-    """Return x with three significant digits and thousands apart: 0.0412, 6.84, 123, 1,234."""
+    """Return x with three significant digits and thousands apart: 0.0412, 6.84, 123, 1,234; 2e-05."""
     if x is None or not math.isfinite(x):
         return NONE
-    if x == 0:
-        return "0"
+    if x == 0 or abs(x) < 0.001:
+        return f"{x:.2g}"
     digits = max(0, 2 - math.floor(math.log10(abs(x))))
     return f"{x:,.{digits}f}"
 

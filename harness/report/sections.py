@@ -206,7 +206,7 @@ def _kinds(ladder: list[Step], say: Say) -> Section | None:
 def _experiments(report: Report, charts: Sequence[str], say: Say, lang: str) -> list[Section]:
     sections = []
     for name, experiment in report.experiments.items():
-        blocks = experiment_blocks(name, experiment, say, charted=chart_name(name) in charts)
+        blocks = experiment_blocks(name, experiment, say, lang, charted=chart_name(name) in charts)
         sections.append(Section(f"experiment-{name}", _word("experiment", name, say, lang), tuple(blocks)))
     return sections
 

@@ -7,11 +7,13 @@ value (memory, KV cache, requests).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
+from harness.analysis.clock import offset_at
+from harness.analysis.tagging import gpu_on_our_clock
 from harness.records import PhaseTimes
 from harness.report.draw import ACCENT, INK, MUTED, SOFT, WARN, Spec
 from harness.report.lanes import panel_title, prefill_lanes
@@ -58,6 +60,7 @@ _PANELS = (
 
 def timeline_chart(run: RunData) -> Spec | None:
     """Return all panels that have data, over seconds since the start; None where there is nothing to draw."""
+    run = on_our_clock(run)
     phases = [p for p in run.info.phases if p.ready_ns is not None]
     origin = run.info.started_ns
     panels = [_panel(panel, run, origin) for panel in _PANELS]
@@ -83,6 +86,19 @@ def timeline_chart(run: RunData) -> Spec | None:
         panel["layer"] = [shades[0], *(shades[1:] if i == 0 else []), *panel["layer"]]
         panel["width"] = WIDTH
     return {"vconcat": drawn, "spacing": 12, "resolve": {"legend": {"color": "independent"}}}
+
+
+def on_our_clock(run: RunData) -> RunData:
+    """Return the run with the stamps of workers and GPU hosts moved onto the master's clock."""
+    requests = run.requests
+    if len(requests) and any(worker.clock for worker in run.info.workers):
+        wall = requests["wall_ns"].to_numpy(np.int64).copy()
+        ids = requests["worker"].to_numpy(object)
+        for worker in run.info.workers:
+            mine = ids == worker.id
+            wall[mine] -= offset_at(worker.clock, wall[mine])
+        requests = requests.assign(wall_ns=wall)
+    return replace(run, requests=requests, gpu=gpu_on_our_clock(run))
 
 
 def _end(run: RunData, origin: int) -> float:

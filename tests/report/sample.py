@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from harness.profile import Load, PayloadSpec, Profile, Slo, Target, TextSpec, Traffic
-from harness.records import ClientSample, EngineSample, GpuSample, PhaseTimes, Problem, Request, RunInfo
+from harness.records import (
+    ClientSample,
+    EngineSample,
+    GpuSample,
+    PhaseTimes,
+    Problem,
+    Request,
+    RunInfo,
+)
 from harness.results import (
     Bottleneck,
     ClientStats,

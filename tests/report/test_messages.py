@@ -10,6 +10,7 @@ from harness.report import messages
 from harness.results import Status
 
 REPORT = Path(messages.__file__).parent.parent
+OWN_WORDS = ("finding.", "column.")  # in English the analysis's own words stand
 EN, ZH = messages.LANGUAGES["en"], messages.LANGUAGES["zh"]
 
 
@@ -18,8 +19,9 @@ def figures(text):
 
 
 def test_both_languages_say_the_same_things_with_the_same_figures():
-    assert set(EN) == set(ZH)
-    assert {k: figures(v) for k, v in EN.items()} == {k: figures(v) for k, v in ZH.items()}
+    both = {key for key in ZH if not key.startswith(OWN_WORDS)}
+    assert set(EN) == both
+    assert {k: figures(v) for k, v in EN.items()} == {k: figures(ZH[k]) for k in both}
 
 
 def test_every_message_asked_for_exists():

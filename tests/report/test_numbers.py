@@ -15,6 +15,7 @@ from harness.report import numbers
         (123.4, "123"),
         (1234.4, "1,234"),
         (-0.512, "-0.512"),
+        (0.0000213, "2.1e-05"),
         (None, "–"),
         (math.nan, "–"),
         (math.inf, "–"),

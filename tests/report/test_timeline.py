@@ -3,9 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from harness.records import ClockExchange, ClockRow, WorkerInfo
 from harness.report import lanes
 from harness.report.draw import draw
-from harness.report.timeline import MAX_POINTS, timeline_chart
+from harness.report.timeline import MAX_POINTS, on_our_clock, timeline_chart
 
 from . import sample
 
@@ -103,3 +104,28 @@ def test_what_was_not_recorded_is_not_drawn(gone, left):
 
 def test_nothing_recorded_is_no_chart():
     assert timeline_chart(sample.without(RUN, "gpu", "engine", "requests")) is None
+
+
+def test_stamps_of_other_hosts_are_moved_onto_the_masters_clock():
+    ahead = 7 * sample.SECOND
+    exchange = {
+        "t0_ns": sample.START_NS,
+        "t1_ns": sample.START_NS + ahead,
+        "t2_ns": sample.START_NS + ahead,
+        "t3_ns": sample.START_NS,
+    }
+    worker = WorkerInfo(id="w1", host="h", clock=[ClockExchange(**exchange)])
+    clock = sample.table(
+        ClockRow, [{"peer": "gpu-1", "burst": 0, **exchange, "mono_ns": 0, "peer_mono_ns": 0}]
+    )
+    moved = dataclasses.replace(
+        RUN,
+        info=sample.replace(RUN.info, workers=[worker]),
+        requests=RUN.requests.assign(wall_ns=RUN.requests.wall_ns + ahead),
+        gpu=RUN.gpu.assign(wall_ns=RUN.gpu.wall_ns + ahead, mono_ns=RUN.gpu.wall_ns - sample.START_NS),
+        clock=clock,
+    )
+    back = on_our_clock(moved)
+    assert (back.requests.wall_ns == RUN.requests.wall_ns).all()
+    assert (abs(back.gpu.wall_ns - RUN.gpu.wall_ns) < 1_000).all()
+    assert draw(timeline_chart(moved)) == draw(timeline_chart(RUN))
