@@ -1,0 +1,81 @@
+"""What long requests cost the short ones beside them, at the same number of users.
+
+The factor is the short kind's time to first token beside long requests over that alone. Separate queues are
+worth it where even the lower end of its 95 % interval is above a fifth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.experiments.table import (
+    UNDECIDED,
+    failures_of,
+    median,
+    percentile,
+    series_of,
+    too_little,
+)
+from harness.analysis.groups import Floats, Rows, Window
+from harness.analysis.stats import Ratio, ratio_interval
+from harness.results import Experiment
+from harness.rundir import RunData
+
+ALONE, BESIDE = "short alone", "short beside long"
+WORTH = 1.2
+LEAST = 10
+COLUMNS = ["phase", "n", "failures", "ttft_p50_ms", "ttft_p95_ms", "total_p50_ms", "total_p95_ms"]
+
+
+def assess_isolation(run: RunData, rows: Rows, windows: Sequence[Window], seed: int) -> Experiment:
+    """Return short requests alone and beside long ones, the factor, and whether to part the queues."""
+    phases = {w.phase.label: w for w in windows if w.phase.experiment == "isolation"}
+    kinds = [spec.kind for spec in run.profile.traffic.mix]
+    short = run.profile.experiments.isolation.short or (kinds[0] if kinds else "")
+    series = {label: series_of(phases[label].started, short) for label in (ALONE, BESIDE) if label in phases}
+    table = [_row(label, phases[label].started.of_kind(short)) for label in series]
+    problems = failures_of(list(series.values()))
+    good = {label: _times(phases[label].good.of_kind(short)) for label in series}
+    if len(good) < 2 or min(len(times) for times in good.values()) < LEAST:
+        return too_little(f"fewer than {LEAST} good short requests in a phase", COLUMNS, table, problems)
+    users = run.profile.experiments.isolation.users
+    factors = {
+        name: ratio_interval(good[ALONE], good[BESIDE], name, users=users, seed=seed)
+        for name in ("p50", "p95")
+    }
+    p50, p95 = factors["p50"], factors["p95"]
+    said = f"Beside long requests, short ones wait {_factor(p50)} as long for their first token (p95 "
+    f"{_factor(p95)})"
+    if max(p50.low, p95.low) > WORTH:
+        verdict, text = "separate_queues", f"{said}: separate queues are worth it."
+    elif max(p50.high, p95.high) < WORTH or (p50.high < WORTH and p95.ratio < WORTH):
+        verdict, text = "shared_queue", f"{said}: one queue for both is good enough."
+    else:
+        verdict, text = UNDECIDED, f"{said}: too few requests to say whether separate queues are worth it."
+    figures = {"factor": p50.ratio, "factor_interval": [p50.low, p50.high]}
+    figures |= {"p95_factor": p95.ratio, "p95_factor_interval": [p95.low, p95.high]}
+    return Experiment(
+        verdict=verdict, text=text, columns=COLUMNS, rows=table, figures=figures, problems=problems
+    )
+
+
+def _times(rows: Rows) -> Floats:
+    """Return the times to first token; without streaming, the totals."""
+    return rows.ttft_ms if median(rows.ttft_ms) is not None else rows.latency_ms
+
+
+def _factor(ratio: Ratio) -> str:
+    return f"{ratio.ratio:.2f} times ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def _row(label: str, rows: Rows) -> list[object]:
+    good = rows.take(rows.ok)
+    return [
+        label,
+        len(good),
+        int((~rows.ok & ~rows.cancelled).sum()),
+        median(good.ttft_ms),
+        percentile(good.ttft_ms, 95),
+        median(good.latency_ms),
+        percentile(good.latency_ms, 95),
+    ]

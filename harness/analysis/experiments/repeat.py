@@ -1,0 +1,127 @@
+"""One fixed input again and again: is the first slow (a one-time cost), are all alike, or do they swing?
+
+The first is a one-time cost where its time before the first token, or in all, lies above all the others'
+and at least a quarter above their median. Both are taken from the service's stages where they are known: a
+client's first request is slower too. The others swing where their middle nine tenths spread over more than
+a quarter of their median; the stage whose own spread is largest is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.analysis.experiments.table import (
+    failures_of,
+    median,
+    percentile,
+    rows_of_experiment,
+    series_of,
+    too_little,
+)
+from harness.analysis.groups import Floats, Rows, Window
+from harness.records import STAGES
+from harness.results import Experiment
+from harness.rundir import RunData
+
+ONE_TIME = 1.25
+SWING = 0.25
+LEAST = 5
+COLUMNS = ["stage", "n", "first_ms", "min_ms", "median_ms", "max_ms", "spread_ratio"]
+WORDS = {"pre": "preprocessing", "queue": "the queue", "prefill": "prefill", "decode": "decoding"}
+
+
+def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int) -> Experiment:
+    """Return first against rest, in total and per stage, and which of the three it is."""
+    mine = rows_of_experiment(run, rows, "repeat")
+    series = [series_of(mine, kind) for kind in mine.kinds if kind.startswith("repeat_")]
+    series = [s for s in series if len(s.rest)]
+    problems = failures_of(series)
+    if not series or len(series[0].rest) < LEAST:
+        return too_little(f"fewer than {LEAST} good requests after the first", COLUMNS, [], problems)
+    first, rest = series[0].first, series[0].rest
+    times = {"total": (first.latency_ms, rest.latency_ms), "ttft": (first.ttft_ms, rest.ttft_ms)}
+    times |= {stage: (first.stages[stage], rest.stages[stage]) for stage in STAGES}
+    table = [_row(name, *pair) for name, pair in times.items() if median(pair[1]) is not None]
+    spread = _spread(rest.latency_ms)
+    ratios = _first_over_rest(first, rest)
+    figures: dict[str, object] = {"spread": spread, "kind": series[0].kind.removeprefix("repeat_")}
+    figures |= {f"first_over_rest_{name}": ratio for name, (ratio, _) in ratios.items()}
+    stage = _widest({name: rest.stages[name] for name in STAGES})
+    if spread > SWING:
+        where = f", most in {WORDS[stage]}" if stage else ""
+        verdict = "swinging"
+        text = (
+            f"The same input still swings by {100 * spread:.0f} % of its median{where}: it is not the input."
+        )
+        figures["stage"] = stage
+    elif any(ratio > ONE_TIME and above for ratio, above in ratios.values()):
+        stage = _costliest(first, rest)
+        where = f", most of it in {WORDS[stage]}" if stage else ""
+        verdict = "one_time_cost"
+        taken = " and ".join(f"{ratio:.1f} times as long {name}" for name, (ratio, _) in ratios.items())
+        text = f"A one-time cost: the first took {taken}{where}; after it all are alike."
+        figures["stage"] = stage
+    else:
+        verdict = "steady"
+        text = f"Steady: {len(rest)} repetitions stay within {100 * spread:.0f} % of their median, the "
+        "first included."
+    return Experiment(
+        verdict=verdict, text=text, columns=COLUMNS, rows=table, figures=figures, problems=problems
+    )
+
+
+def _first_over_rest(first: Rows, rest: Rows) -> dict[str, tuple[float, bool]]:
+    """Return the first over the others' median, before the first token and in all, and if it tops all."""
+    if not len(first):
+        return {}
+    found = {}
+    for name, times in (("to the first token", _before_decode), ("in all", _in_all)):
+        one, others = times(first), times(rest)
+        middle = median(others)
+        if middle and not np.isnan(one[0]):
+            found[name] = float(one[0]) / middle, bool(one[0] > np.nanmax(others))
+    return found
+
+
+def _before_decode(rows: Rows) -> Floats:
+    staged = rows.stages["queue"] + rows.stages["prefill"] + np.nan_to_num(rows.stages["pre"])
+    return staged if median(staged) is not None else rows.ttft_ms
+
+
+def _in_all(rows: Rows) -> Floats:
+    staged = _before_decode(rows) + rows.stages["decode"]
+    return staged if median(staged) is not None else rows.latency_ms
+
+
+def _row(name: str, first: Floats, rest: Floats) -> list[object]:
+    known = rest[~np.isnan(rest)]
+    spread = _spread(rest) if (median(rest) or 0.0) > 0 else None
+    return [name, len(known), median(first), float(known.min()), median(rest), float(known.max()), spread]
+
+
+def _spread(times: Floats) -> float:
+    """Return the width of the middle nine tenths over the median."""
+    low, high = percentile(times, 5), percentile(times, 95)
+    return ((high or 0.0) - (low or 0.0)) / (median(times) or 1.0)
+
+
+def _widest(stages: dict[str, Floats]) -> str | None:
+    """Return the stage that spreads over most milliseconds."""
+    widths = {
+        name: (percentile(times, 95) or 0.0) - (percentile(times, 5) or 0.0)
+        for name, times in stages.items()
+        if median(times) is not None
+    }
+    return max(widths, key=lambda name: widths[name], default=None)
+
+
+def _costliest(first: Rows, rest: Rows) -> str | None:
+    """Return the stage in which the first took most milliseconds more."""
+    extra = {
+        name: float(first.stages[name][0]) - (median(rest.stages[name]) or 0.0)
+        for name in STAGES
+        if not np.isnan(first.stages[name][0])
+    }
+    return max(extra, key=lambda name: extra[name], default=None)
