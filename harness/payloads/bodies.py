@@ -70,8 +70,8 @@ def pieces(profile: Profile, spec: PayloadSpec, width: int, words: str) -> list[
 
 
 def encode(body: dict[str, Any]) -> bytes:
-    """Return a body as compact UTF-8 JSON."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return a body as compact UTF-8 JSON; half of a surrogate pair stays the escape that it can only be."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def _split(raw: bytes, width: int) -> list[Piece]:

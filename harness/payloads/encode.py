@@ -78,10 +78,13 @@ def jpeg_hole(raw: bytes) -> JpegHole | None:
     table = _luma_table(raw)
     if table is None:
         return None
-    with Image.open(io.BytesIO(raw)) as image:
-        if image.mode not in ("L", "RGB"):
-            return None
-        coefficients = _coefficients(np.asarray(image.convert("L"), np.float32) - 128)
+    try:
+        with Image.open(io.BytesIO(raw)) as image:
+            if image.mode not in ("L", "RGB"):
+                return None
+            coefficients = _coefficients(np.asarray(image.convert("L"), np.float32) - 128)
+    except (OSError, SyntaxError):  # a recorded picture that is cut off or damaged
+        return None
     steps = np.frombuffer(raw, np.uint8, 64, table).astype(np.float32)
     used = np.rint(coefficients[:, _ZIGZAG] / steps)
     power, count = (used**2).mean(axis=0), (used != 0).sum(axis=0)
@@ -102,7 +105,7 @@ def _luma_table(raw: bytes) -> int | None:
         end = at + 2 + int.from_bytes(raw[at + 2 : at + 4], "big")
         if raw[at + 1] == 0xDB:
             table = at + 4
-            while table + 65 <= end:
+            while table + 65 <= min(end, len(raw)):
                 if raw[table] == 0:
                     return table + 1
                 table += 129 if raw[table] >> 4 else 65

@@ -154,17 +154,19 @@ def _noise(width: int, height: int, key: str) -> Image.Image:
 
 LINES = 40  # of a page as high as it is wide
 LINE_CHARS = 84
+DRAWN_WIDTH = 1536
 
 
 def _document(width: int, height: int, key: str) -> Image.Image:
-    """Draw a page of dark text lines on off-white paper."""
-    page = Image.new("RGB", (width, height), (250, 249, 245))
+    """Draw a page of dark text lines on off-white paper; large and then reduced, as hinting moves letters."""
+    scale = -(-DRAWN_WIDTH // width)
+    page = Image.new("RGB", (scale * width, scale * height), (250, 249, 245))
     pen = ImageDraw.Draw(page)
-    step = width / LINES
-    font = ImageFont.load_default(max(4.0, step * 0.72))
-    rows = int((height - step) // step) - 1
+    step = page.width / LINES
+    font = ImageFont.load_default(step * 0.72)
+    rows = int((page.height - step) // step) - 1
     lines = textwrap.wrap(prose(max(rows, 1) * LINE_CHARS, "en", random.Random(key)), LINE_CHARS)
     for row, line in zip(range(rows), lines, strict=False):
         if row % 9 != 8:  # a blank line ends a paragraph
             pen.text((1.5 * step, (row + 1.5) * step), line, fill=(35, 35, 45), font=font)
-    return page
+    return page.reduce(scale) if scale > 1 else page

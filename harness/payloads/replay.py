@@ -15,7 +15,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,42 +104,43 @@ def read(profile: Profile) -> Iterator[Line]:
         raise UserError("holds no request", file=path, remedy="one JSON body per line")
 
 
+Fail = Callable[[str, str], UserError]
+
+
 def _line(profile: Profile, path: Path, number: int, raw: bytes) -> Line:
     def fail(what: str, remedy: str) -> UserError:
         return UserError(what, file=path, line=number, remedy=remedy)
 
+    text, body = _body(raw, fail)
+    _check_shape(profile, body, fail)
+    if profile.traffic.replay and profile.traffic.replay.rewrite:
+        text = encode(_rewritten(profile, body)).decode()
+    elif bool(body.get("stream")) != profile.target.stream:
+        what = "`stream` of the recorded request is not that of target.stream"
+        raise fail(what, "set traffic.replay.rewrite: true, or change target.stream")
+    return _with_places(path, number, text, body)
+
+
+def _body(raw: bytes, fail: Fail) -> tuple[str, dict[str, Any]]:
+    """Return a body as it is written and decoded, taken out of `body` where a line wraps it."""
     try:
         text = raw.decode("utf-8-sig").strip(" \t\r\n")
         body = json.loads(text)
     except UnicodeDecodeError:
         raise fail("not UTF-8", "save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        remedy = "one whole JSON body per line"
-        raise fail(f"not JSON: {error.msg} at column {error.colno}", remedy) from None
+        raise fail(f"not JSON: {error.msg} at column {error.colno}", "one whole body per line") from None
     except (RecursionError, ValueError) as error:
-        raise fail(f"not JSON: {error}", "one whole JSON body per line") from None
+        raise fail(f"not JSON: {error}", "one whole body per line") from None
     if isinstance(body, dict) and isinstance(body.get("body"), dict):
         start, end = members(text, 0)["body"]
         text, body = text[start:end], body["body"]
     if not isinstance(body, dict):
         raise fail("not a JSON object", 'as {"messages": [{"role": "user", "content": "..."}]}')
-    _check_shape(profile, body, fail)
-    if profile.traffic.replay and profile.traffic.replay.rewrite:
-        text = encode(_rewritten(profile, body)).decode()
-    elif bool(body.get("stream")) != profile.target.stream:
-        state = "streamed" if body.get("stream") else "not streamed"
-        remedy = (
-            f"set target.stream: {str(not profile.target.stream).lower()} or traffic.replay.rewrite: true"
-        )
-        raise fail(
-            f"the recorded request is {state}, the profile's are {'' if profile.target.stream else 'not '}"
-            "streamed",
-            remedy,
-        )
-    return _with_places(path, number, text, body)
+    return text, body
 
 
-def _check_shape(profile: Profile, body: dict[str, Any], fail: Any) -> None:
+def _check_shape(profile: Profile, body: dict[str, Any], fail: Fail) -> None:
     """Refuse a body that the endpoint would not take."""
     if profile.target.endpoint == "completions":
         if not isinstance(body.get("prompt"), str | list):
@@ -207,12 +208,14 @@ def _file_of(line: Line, place: tuple[int, int]) -> Path | None:
     url = json.loads(line.text[slice(*place)])
     if url.startswith(("data:", "http://", "https://")):
         return None
-    path = Path(unquote(urlsplit(url).path) if url.startswith("file:") else url)
-    path = line.file.parent / path
-    if not path.is_file():
-        raise line.fail(
-            f"no such picture: {path}", "give a path from the replay file's folder, a data URL or a link"
-        )
+    path = line.file.parent / (unquote(urlsplit(url).path) if url.startswith("file:") else url)
+    try:
+        found = path.is_file()
+    except OSError:  # far too long: base64 without its `data:` for one
+        found = False
+    if not found:
+        remedy = "give a path from the replay file's folder, a data URL or a link"
+        raise line.fail(f"no such picture: {str(path)[:120]}", remedy)
     return path
 
 
