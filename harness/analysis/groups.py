@@ -68,8 +68,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def take(self, chosen: Mask | Ints) -> Rows:
-        """Return the rows of a mask or of indices."""
+    def take(self, chosen: Mask | Ints | slice) -> Rows:
+        """Return the rows of a mask, of indices, or of a slice (which copies nothing)."""
         parts: dict[str, object] = {}
         for part in fields(self):
             value = getattr(self, part.name)
@@ -79,6 +79,10 @@ class Rows:
                 value = {name: values[chosen] for name, values in value.items()}
             parts[part.name] = value
         return Rows(**parts)  # type: ignore[arg-type]
+
+    def good(self) -> Rows:
+        """Return the ok rows."""
+        return self if self.ok.all() else self.take(self.ok)
 
     def of_kind(self, kind: str) -> Rows:
         """Return the rows of one payload kind."""
@@ -98,20 +102,20 @@ class Window:
 
     phase: PhaseTimes
     seconds: float
-    started: Rows
-    ended: Rows
+    started: Rows  # in the order in which they started
+    ended: Rows  # in the order in which they ended
     due: int  # open loop: requests due in the window
     complete: bool
 
     @cached_property
     def good(self) -> Rows:
         """Ok requests started in the window: latency, TTFT, ITL and stages come from these."""
-        return self.started.take(self.started.ok)
+        return self.started.good()
 
     @cached_property
     def served(self) -> Rows:
         """Ok requests ended in the window: throughput comes from these."""
-        return self.ended.take(self.ended.ok)
+        return self.ended.good()
 
     @property
     def failures(self) -> int:
@@ -155,21 +159,21 @@ def rows_of(run: RunData) -> Rows:
 def steps_of(run: RunData, rows: Rows | None = None) -> list[Window]:
     """Return each phase whose window began, with its requests; one cut off ends at the last request."""
     rows = rows if rows is not None else rows_of(run)
-    last = int(rows.end_ns.max()) if len(rows) else 0
-    by_end = np.argsort(rows.end_ns, kind="stable")
+    by_end = rows.take(np.argsort(rows.end_ns, kind="stable"))
+    last = int(by_end.end_ns[-1]) if len(rows) else 0
     windows = []
     for phase in run.info.phases:
         if phase.t0_ns is None:
             continue
         t0, t1 = phase.t0_ns, phase.t1_ns if phase.t1_ns is not None else max(last, phase.t0_ns)
         low, high = np.searchsorted(rows.start_ns, (t0, t1))
-        first, end = np.searchsorted(rows.end_ns, (t0, t1), sorter=by_end)
+        first, end = np.searchsorted(by_end.end_ns, (t0, t1))
         windows.append(
             Window(
                 phase=phase,
                 seconds=(t1 - t0) / 1e9,
-                started=rows.take(np.arange(low, high)),
-                ended=rows.take(by_end[first:end]),
+                started=rows.take(slice(low, high)),
+                ended=by_end.take(slice(first, end)),
                 due=int(np.count_nonzero((rows.due_ns >= t0) & (rows.due_ns < t1))),
                 complete=phase.t1_ns is not None,
             )

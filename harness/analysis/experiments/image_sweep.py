@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.experiments.table import (
+from harness.analysis.experiments.series import (
     ALPHA,
     Series,
     failures_of,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.experiments.table import (
+from harness.analysis.experiments.series import (
     UNDECIDED,
     failures_of,
     median,
@@ -44,8 +44,8 @@ def assess_isolation(run: RunData, rows: Rows, windows: Sequence[Window], seed: 
         for name in ("p50", "p95")
     }
     p50, p95 = factors["p50"], factors["p95"]
-    said = f"Beside long requests, short ones wait {_factor(p50)} as long for their first token (p95 "
-    f"{_factor(p95)})"
+    waits = f"{_factor(p50)} as long for their first token (p95 {_factor(p95)})"
+    said = f"Beside long requests, short ones wait {waits}"
     if max(p50.low, p95.low) > WORTH:
         verdict, text = "separate_queues", f"{said}: separate queues are worth it."
     elif max(p50.high, p95.high) < WORTH or (p50.high < WORTH and p95.ratio < WORTH):

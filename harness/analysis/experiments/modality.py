@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.analysis.experiments.table import (
+from harness.analysis.experiments.series import (
     ALPHA,
     Series,
     failures_of,

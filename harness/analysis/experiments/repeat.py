@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.analysis.experiments.table import (
+from harness.analysis.experiments.series import (
     failures_of,
     median,
     percentile,
