@@ -13,7 +13,7 @@ from rich.table import Table
 from harness import rundir
 from harness.analysis.limits import limits_yaml
 from harness.analysis.wording import verdict_sentence
-from harness.report.render import junit as render_junit
+from harness.report.junit import junit as render_junit
 from harness.report.render import render
 from harness.results import Report, Step
 
