@@ -66,7 +66,7 @@ def step_of(
         client=client_of(window, client, ttft.p50_ms),
         little=occupancy(window) if phase.users else None,
         sent_due=len(window.started) / window.due if phase.rate is not None and window.due else None,
-        goodput=np.count_nonzero(within(served, slo)) / lasted if lasted else None,
+        goodput=int(np.count_nonzero(within(served, slo))) / lasted if lasted else None,
     )
     return _with_slo(step, slo)
 
