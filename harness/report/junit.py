@@ -9,7 +9,6 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from harness.report.layers import step_load
-from harness.report.messages import messages
 from harness.report.numbers import plain
 from harness.report.verdict import sentence
 from harness.results import Report, Step
@@ -19,10 +18,9 @@ NO_VERDICT = ("insufficient", "client_limited", "load_not_applied")
 
 def junit(report: Report) -> bytes:
     """Return the report as one JUnit test suite, UTF-8."""
-    say = messages("en")
     suite = ElementTree.Element("testsuite", name=f"knee {report.profile} {report.experiment}")
     verdict = _case(suite, "verdict", "verdict")
-    words = sentence(report, report.steps, say)
+    words = sentence(report, report.steps, "en")
     if not report.valid or (report.knee is not None and report.knee.status in NO_VERDICT):
         _result(verdict, "failure", words)
     else:

@@ -57,7 +57,7 @@ def make_document(report: Report, run: RunData, charts: Sequence[str], lang: str
         lang="zh-CN" if lang == "zh" else lang,
         title=f"{say('title')} · {report.profile}",
         eyebrow=say(eyebrow, profile=report.profile, model=model),
-        verdict=verdict.sentence(report, ladder, say),
+        verdict=verdict.sentence(report, ladder, lang),
         tone=verdict.tone(report),
         details=verdict.details(report, say),
         labels=verdict.labels(report, say),

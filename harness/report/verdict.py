@@ -6,43 +6,41 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit, urlunsplit
 
+from harness.analysis.wording import verdict_sentence
 from harness.report.document import Fact, Facts, Tone
-from harness.report.layers import step_load
-from harness.report.messages import Say
+from harness.report.messages import Say, messages
 from harness.report.numbers import NONE, count, duration, known, load, percent
 from harness.results import Knee, Report, Step
 from harness.rundir import RunData
 
 
-def unit(steps: Sequence[Step], say: Say, value: float | None = None) -> str:
-    """Return the unit of the load axis, in the singular for 1 user."""
-    if steps and all(step.users is None for step in steps):
-        return say("unit.rate")
-    return say("unit.users.1" if value == 1 else "unit.users")
-
-
-def sentence(report: Report, ladder: Sequence[Step], say: Say) -> str:
+def sentence(report: Report, ladder: Sequence[Step], lang: str) -> str:
     """Return the verdict in one sentence."""
-    knee = report.knee
+    say, knee = messages(lang), report.knee
     if report.steps and not any(step.n for step in report.steps):
         return say("verdict.no_data")
     if knee is None:
         return say("verdict.none")
-    loads = sorted(x for x in map(step_load, ladder) if x is not None)
-    figures = {
-        "cap": load(knee.cap),
-        "knee_step": load(knee.knee_step),
-        "first": load(loads[0]) if loads else NONE,
-        "unit": unit(ladder, say, knee.cap if knee.cap is not None else loads[0] if loads else None),
-    }
-    if knee.status == "inconclusive":
-        if knee.undecided is None:
-            return say("verdict.inconclusive.any")
-        low, high = knee.undecided
-        text = say("verdict.inconclusive", low=load(low), high=load(high), unit=unit(ladder, say))
-        return f"{text} {say('more.requests', n=count(knee.more_requests))}" if knee.more_requests else text
-    last = knee.status == "knee" and bool(loads) and knee.knee_step == loads[-1]
-    return say(f"verdict.{knee.status}{'.last' if last else ''}", **figures)
+    rates = bool(ladder) and all(step.users is None for step in ladder)
+    if lang == "en":
+        return verdict_sentence(knee, "requests/s" if rates else "users")
+    return _translated(knee, say("status.rate" if rates else "status.users"), say)
+
+
+def _translated(knee: Knee, unit: str, say: Say) -> str:
+    """Return the same sentence from our own words, for languages that the analysis does not speak."""
+    variant = ""
+    if knee.status == "knee" and knee.votes and knee.votes[-1].users == knee.knee_step:
+        variant = ".last"
+    elif knee.status == "inconclusive" and (knee.undecided is None or knee.most_likely is None):
+        variant = ".any"
+    if knee.status == "below_first" and knee.most_likely is None:
+        variant = ".any"
+    low, high = knee.undecided or (None, None)
+    figures = {"cap": knee.cap, "knee_step": knee.knee_step, "most_likely": knee.most_likely}
+    words = {name: load(x) for name, x in (figures | {"low": low, "high": high}).items()}
+    text = say(f"status.{knee.status}{variant}", unit=unit, **words)
+    return text + say("status.more", n=count(knee.more_requests)) if knee.more_requests else text
 
 
 def tone(report: Report) -> Tone:

@@ -10,7 +10,7 @@ from harness.report import messages
 from harness.results import Status
 
 REPORT = Path(messages.__file__).parent.parent
-OWN_WORDS = ("finding.", "column.")  # in English the analysis's own words stand
+OWN_WORDS = ("status.", "finding.", "column.")  # in English the analysis's own words stand
 EN, ZH = messages.LANGUAGES["en"], messages.LANGUAGES["zh"]
 
 
@@ -31,9 +31,9 @@ def test_every_message_asked_for_exists():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "say" and node.args:
                 for part in ast.walk(node.args[0]):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str) and "." in part.value:
-                        (keys if part.value in EN else prefixes).add(part.value)
+                        (keys if part.value in ZH else prefixes).add(part.value)
     assert len(keys) > 100
-    assert [p for p in prefixes if not any(p in key for key in EN)] == []
+    assert [p for p in prefixes if not any(p in key for key in ZH)] == []
 
 
 def test_every_message_is_asked_for():
@@ -45,7 +45,7 @@ def test_every_message_is_asked_for():
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_every_status_and_problem_has_words(lang):
-    assert all(messages.has(lang, f"verdict.{status}") for status in get_args(Status))
+    assert lang == "en" or all(messages.has(lang, f"status.{status}") for status in get_args(Status))
     assert all(messages.has(lang, f"problem.{code}") for code in get_args(ProblemCode))
 
 

@@ -2,11 +2,11 @@ import pytest
 
 from harness.report import verdict
 from harness.report.messages import messages
-from harness.results import Knee, Report, Step
+from harness.results import Knee, Report, Step, Vote
 
 from .sample import replace
 
-EN, ZH = messages("en"), messages("zh")
+EN = messages("en")
 STEPS = [Step(label=f"{n} users", phase=i, users=n, n=50) for i, n in enumerate((1, 2, 4, 6, 8, 12))]
 
 
@@ -15,65 +15,66 @@ def report(knee: Knee | None, steps: list[Step] = STEPS) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("knee", "text"),
+    ("knee", "english", "chinese"),
     [
         (
             Knee(status="knee", cap=6, knee_step=8),
-            "The service carries 6 concurrent users; at 8, latency outruns throughput.",
+            "The service carries 6 users; at 8, latency outruns throughput.",
+            "服务可承载 6 个并发用户；到 8 时，延迟的增长超过吞吐的增长。",
         ),
         (
-            Knee(status="knee", cap=1, knee_step=2),
-            "The service carries 1 concurrent user; at 2, latency outruns throughput.",
-        ),
-        (
-            Knee(status="knee", cap=8, knee_step=12),
-            "The service carries 8 concurrent users; at 12, the last step measured, "
-            "latency outruns throughput.",
+            Knee(status="knee", cap=8, knee_step=12, votes=[Vote(users=12)]),
+            "The service carries 8 users; at 12, the last step measured, latency outruns throughput.",
+            "服务可承载 8 个并发用户；到 12（最后一个测量档位）时，延迟的增长超过吞吐的增长。",
         ),
         (
             Knee(status="none_in_range", cap=12),
-            "The service carries at least 12 concurrent users: no knee up to the last step measured.",
+            "The service carries at least 12 users: no knee up to the last step measured.",
+            "服务至少可承载 12 个并发用户：直到最后一个测量档位仍未出现拐点。",
         ),
         (
-            Knee(status="below_first"),
-            "The service is saturated at the lowest step measured: test below 1 concurrent user.",
+            Knee(status="below_first", most_likely=1),
+            "The service is saturated at the lowest step measured: test below 1 users.",
+            "服务在最低档位已经饱和：请从低于 1 个并发用户处重新测量。",
         ),
         (
-            Knee(status="inconclusive", undecided=(6, 8), more_requests=240),
-            "The data cannot decide between 6 and 8 concurrent users. "
-            "About 240 more good requests at these steps would decide it.",
+            Knee(status="inconclusive", undecided=(6, 8), most_likely=6, more_requests=1240),
+            "The data cannot decide between 6 and 8 users; 6 is most likely. "
+            "About 1,240 more good requests at these steps would decide it.",
+            "数据不足以在 6 与 8 个并发用户之间判定；最可能是 6。在这些档位再测约 1,240 个成功请求即可判定。",
         ),
-        (Knee(status="inconclusive"), "The data cannot decide where the knee lies."),
+        (
+            Knee(status="inconclusive"),
+            "The data cannot decide where the knee lies.",
+            "数据不足以判定拐点的位置。",
+        ),
         (
             Knee(status="insufficient"),
             "Too little was measured for a verdict: fewer than three steps can be used.",
+            "测量量不足以得出结论：可用档位少于三个。",
         ),
-        (Knee(status="client_limited"), "The load generator was the limit, not the service: no verdict."),
-        (Knee(status="load_not_applied"), "The load asked for was not applied: no verdict."),
-        (None, "This run measured no load ladder; its other measurements are below."),
+        (
+            None,
+            "This run measured no load ladder; its other measurements are below.",
+            "本次运行没有测量负载阶梯；其他测量见下文。",
+        ),
     ],
 )
-def test_each_verdict_is_one_sentence(knee, text):
-    assert verdict.sentence(report(knee), STEPS, EN) == text
+def test_each_verdict_is_one_sentence_in_both_languages(knee, english, chinese):
+    assert verdict.sentence(report(knee), STEPS, "en") == english
+    assert verdict.sentence(report(knee), STEPS, "zh") == chinese
 
 
-def test_the_same_in_chinese():
-    knee = Knee(status="knee", cap=6, knee_step=8)
-    assert (
-        verdict.sentence(report(knee), STEPS, ZH)
-        == "服务可承载 6 个并发用户；到 8 时，延迟的增长超过吞吐的增长。"
-    )
-
-
-def test_an_open_loop_counts_requests_per_second():
+@pytest.mark.parametrize(("lang", "words"), [("en", "at least 0.5 requests/s"), ("zh", "0.5 个请求/秒")])
+def test_an_open_loop_counts_requests_per_second(lang, words):
     steps = [Step(label="0.5 req/s", phase=0, offered_rps=0.5, n=50)]
     knee = Knee(status="none_in_range", cap=0.5)
-    assert "at least 0.5 requests/s" in verdict.sentence(report(knee, steps), steps, EN)
+    assert words in verdict.sentence(report(knee, steps), steps, lang)
 
 
 def test_only_failures_are_said_to_be_only_failures():
     steps = [replace(step, n=0, failures=9) for step in STEPS]
-    text = verdict.sentence(report(Knee(status="insufficient"), steps), steps, EN)
+    text = verdict.sentence(report(Knee(status="insufficient"), steps), steps, "en")
     assert text.startswith("No request was answered")
 
 

@@ -4,9 +4,6 @@ EN: dict[str, str] = {
     "title": "Capacity review",
     "eyebrow": "Capacity review · {profile}",
     "eyebrow.model": "Capacity review · {profile} · {model}",
-    "unit.users": "concurrent users",
-    "unit.users.1": "concurrent user",
-    "unit.rate": "requests/s",
     "detail.target": "Target {url}",
     "detail.started": "Started {when} UTC",
     "detail.seconds": "Ran {duration}",
@@ -14,20 +11,8 @@ EN: dict[str, str] = {
     "label.simulated": "simulated engine or GPU",
     "label.invalid": "not valid: see Problems",
     # verdict
-    "verdict.knee": "The service carries {cap} {unit}; at {knee_step}, latency outruns throughput.",
-    "verdict.knee.last": "The service carries {cap} {unit}; at {knee_step}, the last step measured, "
-    "latency outruns throughput.",
-    "verdict.none_in_range": "The service carries at least {cap} {unit}: no knee up to the last step "
-    "measured.",
-    "verdict.below_first": "The service is saturated at the lowest step measured: test below {first} {unit}.",
-    "verdict.inconclusive": "The data cannot decide between {low} and {high} {unit}.",
-    "verdict.inconclusive.any": "The data cannot decide where the knee lies.",
-    "verdict.insufficient": "Too little was measured for a verdict: fewer than three steps can be used.",
-    "verdict.client_limited": "The load generator was the limit, not the service: no verdict.",
-    "verdict.load_not_applied": "The load asked for was not applied: no verdict.",
     "verdict.none": "This run measured no load ladder; its other measurements are below.",
     "verdict.no_data": "No request was answered: nothing can be said about the service's capacity.",
-    "more.requests": "About {n} more good requests at these steps would decide it.",
     # facts
     "fact.cap": "Cap",
     "fact.cap.note": "the last step before the knee",
