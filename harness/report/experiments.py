@@ -75,7 +75,11 @@ def experiment_chart(experiment: Experiment) -> Spec | None:
             "field": "place",
             "type": "quantitative",
             "scale": {"zero": False, "nice": False, "padding": 16},
-            "axis": {"title": experiment.columns[0], "values": [r[0] for r in rows], "grid": False},
+            "axis": {
+                "title": heading(experiment.columns[0], ""),
+                "values": [r[0] for r in rows],
+                "grid": False,
+            },
         }
         line = {"mark": {"type": "line", "strokeWidth": 2, "aria": False}}
         dots = {"mark": {"type": "point", "filled": True, "size": 46, "opacity": 1}, "encoding": tip}

@@ -31,6 +31,7 @@ def plain(x: float | int | None) -> str:
         return NONE
     if x == 0 or abs(x) < 0.001:
         return f"{x:.2g}"
+    x = float(f"{x:.3g}") if abs(x) < 1000 else x
     digits = max(0, 2 - math.floor(math.log10(abs(x))))
     return f"{x:,.{digits}f}"
 
