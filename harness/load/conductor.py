@@ -24,7 +24,7 @@ from gevent.lock import RLock
 
 from harness import rundir
 from harness.errors import UserError
-from harness.load import messages
+from harness.load import judge, messages
 from harness.load.crew import Crew
 from harness.load.ladder import Ladder, WorkerStatus
 from harness.load.messages import Order, Setup, Status, unpack
@@ -71,8 +71,8 @@ class Conductor:
         self._corpus = gevent.get_hub().threadpool.apply(build, (profile, self.plan, SPOOL / "corpus"))
         workers = crew.muster()
         self.dir = _open_run_dir(wish)
-        judges = _judges(profile, self.plan)
-        self.ladder = Ladder(profile, self.plan, workers, now_s=time.monotonic(), **judges)
+        judges = judge.judges_of(profile)
+        self.ladder = Ladder(profile, self.plan, workers, judges, now_s=time.monotonic())
         self.sampler = Sampler(profile, self.dir)
         self.statuses: dict[str, Status] = {}
         self._salt = secrets.randbits(20)
@@ -333,10 +333,6 @@ def _open_run_dir(wish: Wish) -> rundir.RunDir:
         raise UserError(f"cannot make the run directory: {error.strerror}", file=run.path) from None
     rundir.write_atomically(run.profile, to_yaml(wish.profile).encode())
     return run
-
-
-def _judges(profile: Profile, plan: Plan) -> dict[str, Any]:
-    return {}
 
 
 def _versions() -> dict[str, str]:

@@ -30,10 +30,13 @@ GATHER_WITHIN_S = 30.0  # beyond the time that a running request may take
 MAX_RESTARTS = 3
 CHECK_EVERY_S = 1.0
 
-Decided = Callable[[Sequence[Step]], bool]
-"""Of the ladder's steps so far: whether the last one's votes are decided."""
-Refinements = Callable[[Sequence[Step]], Sequence[int]]
-"""Of all steps of a ladder: the users at which to measure as well."""
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """What the ladder asks of the analysis; None: it does not ask."""
+
+    decided: Callable[[Sequence[Step]], bool] | None = None  # are the votes of the last step decided?
+    refinements: Callable[[Sequence[Step]], Sequence[int]] | None = None  # users to measure as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,9 @@ class Ladder:
         profile: Profile,
         plan: Plan,
         workers: Iterable[str],
+        judges: Judges = Judges(),
         *,
         now_s: float,
-        decided: Decided | None = None,
-        refinements: Refinements | None = None,
     ) -> None:
         self.profile = profile
         self.plan = plan
@@ -68,7 +70,7 @@ class Ladder:
         self.over = False
         self._coming = list(plan.phases[1:])
         self._statuses: dict[str, WorkerStatus | None] = dict.fromkeys(workers)
-        self._decided, self._refinements = decided, refinements
+        self._judges = judges
         self._began_s = now_s
         self._checked_s = now_s
         self._memory: float | None = None
@@ -220,12 +222,12 @@ class Ladder:
         if step.missing > 0 or (self.phase.requests is None and held_s < hold.seconds):
             return False
         good = step.good
-        if not hold.adaptive or self._decided is None or self.phase.experiment != "steps":
+        if not hold.adaptive or self._judges.decided is None or self.phase.experiment != "steps":
             return True
         if good < 2 * step.looked_at:
             return False
         step.looked_at = good
-        return self._decided(self._ladder_steps())
+        return self._judges.decided(self._ladder_steps())
 
     def _broken_limit(self) -> str | None:
         """Return which stop rule of the profile is broken, in words."""
@@ -264,11 +266,11 @@ class Ladder:
     def _refine(self) -> None:
         """After the ladder's last step, put in the steps that would sharpen its knee."""
         more = any(phase.experiment == "steps" for phase in self._coming)
-        if self._refinements is None or more or self.phase.experiment != "steps":
+        if self._judges.refinements is None or more or self.phase.experiment != "steps":
             return
         have = {s.phase.users for s in self.steps if s.phase.experiment == "steps"}
         index = len(self.steps) + len(self._coming)
-        wanted = [users for users in self._refinements(self._ladder_steps()) if users not in have]
+        wanted = [users for users in self._judges.refinements(self._ladder_steps()) if users not in have]
         self._coming[:0] = [refined_phase(self.plan, users, index + n) for n, users in enumerate(wanted)]
 
     def _ladder_steps(self) -> list[Step]:

@@ -35,7 +35,7 @@ class Sampler:
         observe = profile.observe
         if observe.gpu == observe.engine == "none":
             return
-        command = [sys.executable, "-m", "harness", "sample", "--source", observe.gpu]
+        command = [sys.executable, "-m", "harness", "sample", "--with-parent", "--source", observe.gpu]
         command += ["--interval-s", f"{observe.interval_s:g}", "--listen", "127.0.0.1:0"]
         command += ["--out", str(run.gpu), "--engine-out", str(run.engine), "--clock-out", str(run.clock)]
         if observe.engine != "none":

@@ -26,9 +26,21 @@ class Finished(msgspec.Struct):
     wall_ns: int
     total_ms: float
     outcome: Outcome
+    kind: str = ""
+    queued_ms: float | None = None  # open loop
     ttft_ms: float | None = None
     in_tokens: int | None = None
     out_tokens: int | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self.wall_ns + round(self.total_ms * 1e6)
+
+    @property
+    def latency_ms(self) -> float:
+        """How long it took, in an open loop since it was due."""
+        return self.total_ms + (self.queued_ms or 0.0)
 
     @property
     def ok(self) -> bool:
@@ -38,7 +50,10 @@ class Finished(msgspec.Struct):
 
 @dataclass(slots=True)
 class Step:
-    """One phase of the ladder; `window` holds the finished requests that started in [t0, t1)."""
+    """One phase of the ladder.
+
+    `window` holds the finished requests that started in [t0, t1), `served` the good ones that ended in it.
+    """
 
     phase: Phase
     begun_s: float  # monotonic, as every `_s` here
@@ -52,6 +67,7 @@ class Step:
     in_phase: int = 0  # finished requests that carry the phase
     rounds: Counter[tuple[str, int]] = field(default_factory=Counter)
     window: list[Finished] = field(default_factory=list)
+    served: list[Finished] = field(default_factory=list)
     looked_at: int = 0  # good requests when the votes were last looked at
 
     def enter(self, stage: Stage, now_s: float) -> None:
@@ -63,6 +79,7 @@ class Step:
         self.ready_ns = self.t0_ns = self.t1_ns = None
         self.rounds.clear()
         self.window.clear()
+        self.served.clear()
         self.looked_at = 0
         self.restarts += 1
         self.enter("gather", now_s)
@@ -73,9 +90,13 @@ class Step:
             self.in_phase += 1
             if self.ready_ns is not None and row.wall_ns >= self.ready_ns:
                 self.rounds[row.worker, row.user] += 1
-        begun = self.t0_ns is not None and row.wall_ns >= self.t0_ns
-        if begun and (self.t1_ns is None or row.wall_ns < self.t1_ns):
+        if self._holds(row.wall_ns):
             self.window.append(row)
+        if row.ok and self._holds(row.end_ns):
+            self.served.append(row)
+
+    def _holds(self, at_ns: int) -> bool:
+        return self.t0_ns is not None and at_ns >= self.t0_ns and (self.t1_ns is None or at_ns < self.t1_ns)
 
     @property
     def good(self) -> int:
@@ -95,10 +116,18 @@ class Step:
         needed = max(self.phase.hold.min_requests, MIN_GOOD, MIN_ROUNDS * (self.phase.users or 0))
         return needed - self.good
 
+    @property
+    def seconds(self) -> float | None:
+        """Length of the window, up to the last request that ended where it is still open."""
+        if self.t0_ns is None:
+            return None
+        end_ns = self.t1_ns or max((row.end_ns for row in self.served), default=self.t0_ns)
+        return (end_ns - self.t0_ns) / 1e9
+
     def p95_ms(self) -> float | None:
-        """Total latency of the good requests; None below 20."""
-        totals = sorted(row.total_ms for row in self.window if row.ok)
-        return quantile(totals, 0.95) if len(totals) >= MIN_GOOD else None
+        """Latency of the good requests; None below 20."""
+        latencies = sorted(row.latency_ms for row in self.window if row.ok)
+        return quantile(latencies, 0.95) if len(latencies) >= MIN_GOOD else None
 
     def times(self) -> PhaseTimes:
         """Return the phase's line of run.json."""

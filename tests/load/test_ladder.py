@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.load.ladder import MAX_RESTARTS, Ladder, WorkerStatus
+from harness.load.ladder import MAX_RESTARTS, Judges, Ladder, WorkerStatus
 from harness.load.step import Finished, Step
 from harness.plan import Plan, make_plan
 from harness.profile import Profile
@@ -110,8 +110,8 @@ class World:
 
 def world(profile: Profile, plan: Plan | None = None, **kwargs: Any) -> World:
     plan = plan or make_plan(profile)
-    judges = {k: kwargs.pop(k) for k in ("decided", "refinements") if k in kwargs}
-    return World(Ladder(profile, plan, ["w"], now_s=0.0, **judges), **kwargs)
+    judges = Judges(**{k: kwargs.pop(k) for k in ("decided", "refinements") if k in kwargs})
+    return World(Ladder(profile, plan, ["w"], judges, now_s=0.0), **kwargs)
 
 
 def test_a_step_settles_holds_and_drains_in_order() -> None:
