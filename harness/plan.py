@@ -69,7 +69,14 @@ def make_plan(profile: Profile, experiment: str = "steps", *, replay_lines: int 
     builder = _Builder(list(profile.traffic.mix), replay_lines)
     for name in _MAKERS if experiment == "review" else (experiment,):
         _MAKERS[name](profile, builder)
-    return Plan(experiment=experiment, payloads=tuple(builder.payloads), phases=tuple(builder.phases))
+    plan = Plan(experiment=experiment, payloads=tuple(builder.payloads), phases=tuple(builder.phases))
+    if plan.max_users > profile.safety.max_users:
+        raise UserError(
+            f"is {profile.safety.max_users}, but `{experiment}` wants {plan.max_users} users",
+            key="safety.max_users",
+            remedy="raise it or lower the experiment's users",
+        )
+    return plan
 
 
 def mix_schedule(weights: tuple[int, ...]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,10 +61,15 @@ def parse_struct(text: str, kind: type[S], *, file: Path) -> tuple[S, Failure]:
         raise UserError(f"not valid YAML: {what}", file=file, line=mark.line + 1 if mark else None) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid YAML: {error}", file=file) from None
+    try:
+        json.dumps(raw, default=str, skipkeys=True)
+    except (ValueError, RecursionError):
+        raise UserError("an anchor holds itself", file=file, remedy="write the value out") from None
     if not isinstance(raw, dict):
         first = msgspec.structs.fields(kind)[0].encode_name
         raise UserError("not a mapping of keys", file=file, remedy=f"start with `{first}:`")
     fail = Failure(file, root)
+    _refuse_double_keys(root, file)
     _refuse_unknown_keys(raw, kind, (), fail)
     try:
         return msgspec.convert(raw, kind, strict=True), fail
@@ -85,6 +91,28 @@ def profile_hash(profile: Profile) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
+def _refuse_double_keys(root: yaml.Node | None, file: Path) -> None:
+    """Refuse a key that stands twice in one mapping: YAML would silently take the last."""
+    seen: set[int] = set()  # an anchor may be met again, even inside itself
+    waiting: list[Any] = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+            continue
+        lines: dict[str, int] = {}
+        for key, value in node.value:  # keys are scalars: YAML's loader has refused others
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                remedy = f"keep one; the other is on line {lines[key.value]}"
+                raise UserError("stands twice", file=file, line=line, key=key.value, remedy=remedy)
+            lines[key.value] = line
+            waiting.append(value)
+
+
 def _refuse_unknown_keys(raw: Any, kind: Any, path: tuple[str | int, ...], fail: Failure) -> None:
     """Walk raw data beside its type, so that an unknown key is named with the nearest valid one."""
     struct = _struct_of(kind)
@@ -96,10 +124,9 @@ def _refuse_unknown_keys(raw: Any, kind: Any, path: tuple[str | int, ...], fail:
                 remedy = f"did you mean `{near[0]}`?" if near else "valid keys: " + ", ".join(fields)
                 raise fail((*path, str(key)), "unknown key", remedy)
             _refuse_unknown_keys(value, fields[key], (*path, key), fail)
-    elif isinstance(raw, list):
-        item = getattr(kind, "__args__", (None,))[0]
+    elif isinstance(raw, list) and struct is not None and struct is not kind:
         for number, value in enumerate(raw):
-            _refuse_unknown_keys(value, item, (*path, number), fail)
+            _refuse_unknown_keys(value, struct, (*path, number), fail)
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -42,19 +45,32 @@ class Failure:
 
 def check_ranges(profile: Profile, fail: Failure) -> None:
     """Refuse values that a type cannot: ranges, choices that exclude each other, hosts."""
+    _check_finite(msgspec.to_builtins(profile), (), fail)
     _check_target(profile, fail)
     _check_traffic(profile, fail)
     _check_load(profile, fail)
+    _check_experiments(profile, fail)
     if profile.observe.interval_s < 0.1:
         raise fail(("observe", "interval_s"), "must be at least 0.1")
     for name in ("error_rate", "memory"):
         value = getattr(profile.stop, name)
         if value is not None and not 0 < value <= 1:
             raise fail(("stop", name), "must lie in 0-1")
+    if profile.slo.error_rate is not None and profile.slo.error_rate > 1:
+        raise fail(("slo", "error_rate"), "must lie in 0-1")
     for name, part in (("slo", profile.slo), ("stop", profile.stop)):
         for key, value in msgspec.structs.asdict(part).items():
             if value is not None and value < 0:
                 raise fail((name, key), "must not be negative")
+
+
+def _check_finite(raw: Any, path: tuple[str | int, ...], fail: Failure) -> None:
+    """Refuse .nan and .inf anywhere: every comparison with them would let them pass."""
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise fail(path, "must be a finite number")
+    if isinstance(raw, dict | list | tuple):
+        for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
+            _check_finite(value, (*path, key), fail)
 
 
 def _check_target(profile: Profile, fail: Failure) -> None:
@@ -83,6 +99,12 @@ def _check_target(profile: Profile, fail: Failure) -> None:
             raise fail(("target", "timeouts", name), "must be above 0")
     if profile.generation.max_tokens < 1:
         raise fail(("generation", "max_tokens"), "must be at least 1")
+    try:
+        json.dumps(profile.generation.extra)
+    except TypeError as error:
+        raise fail(("generation", "extra"), f"cannot be sent as JSON: {error}", "put it in quotes") from None
+    if profile.generation.temperature < 0:
+        raise fail(("generation", "temperature"), "must not be negative")
 
 
 def _check_traffic(profile: Profile, fail: Failure) -> None:
@@ -163,8 +185,18 @@ def _check_load(profile: Profile, fail: Failure) -> None:
         raise fail(("load", "repeats"), "must lie in 1-20")
     if load.max_in_flight < 1:
         raise fail(("load", "max_in_flight"), "must be at least 1")
+
+
+def _check_experiments(profile: Profile, fail: Failure) -> None:
     if profile.experiments.isolation.users < 1:
         raise fail(("experiments", "isolation", "users"), "must be at least 1")
+    sides = profile.experiments.image_sweep.sides
+    at = ("experiments", "image_sweep", "sides")
+    if len(sides) < 2 or len(set(sides)) < len(sides):
+        raise fail(at, "needs at least two different sides", "as in [512, 768, 1024]")
+    for number, side in enumerate(sides):
+        if not 16 <= side <= 8192:
+            raise fail((*at, number), "must lie in 16-8192 pixels")
     for key in ("modality", "image_sweep", "repeat", "cache"):
         if getattr(profile.experiments, key).rounds < 2:
             raise fail(("experiments", key, "rounds"), "must be at least 2")

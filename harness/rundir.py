@@ -25,6 +25,7 @@ from harness.errors import UserError
 from harness.profile import Profile
 from harness.profile_reader import load_profile, to_yaml
 from harness.records import (
+    FORMAT_VERSION,
     ClientSample,
     ClockRow,
     EngineSample,
@@ -128,8 +129,10 @@ def read_run(path: str | Path) -> RunData:
         )
     try:
         info = msgspec.json.decode(run.info.read_bytes(), type=RunInfo)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"not readable: {error}", file=run.info) from None
+    if info.v > FORMAT_VERSION:
+        raise UserError(f"of format {info.v}, newer than this version reads", file=run.info, remedy="upgrade")
     broken: dict[str, int] = {}
     return RunData(
         info=info,
