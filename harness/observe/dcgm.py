@@ -109,6 +109,6 @@ def _sample(reading: Reading, host: str, before: int, after: int, wall: int) -> 
         wall_ns=wall,
         mem_api="dcgm",
         source="dcgm",
-        missing={name: "not exported" for name, value in values.items() if value is None},
+        missing={"throttle": "not exported"} | {n: "not exported" for n, v in values.items() if v is None},
         **values,
     )

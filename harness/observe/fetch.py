@@ -70,6 +70,8 @@ class Getter:
                 raise TimeoutError
             if len(body) > MAX_BYTES:
                 raise http.client.HTTPException("answer too large")
+        if response.length:
+            raise http.client.IncompleteRead(bytes(body), response.length)
         if response.will_close:
             self.close()
         if response.status != 200:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UserError
 from harness.observe.clocks import HOST_CLOCKS, Clocks
 from harness.observe.engine_metrics import EngineScraper
 from harness.observe.fetch import FetchError, Getter
@@ -63,7 +64,11 @@ class Sidecar:
         else:
             self._source = open_source(settings.source, settings.engine, clocks)
             if self._source is not None and settings.gpus:
-                check_choice(self._source.read(), settings.gpus)
+                try:
+                    check_choice(self._source.read(), settings.gpus)
+                except UserError:
+                    self._source.close()
+                    raise
         self._clock = Journal(settings.clock_out, ClockRow)
         self.board = Board(
             socket.gethostname(),
@@ -77,6 +82,7 @@ class Sidecar:
         )
         self._paces = {name: Pace(settings.interval_s, self._stop) for name in ("gpu", "engine")}
         self._threads: list[threading.Thread] = []
+        self._closed = False
 
     @property
     def url(self) -> str:
@@ -114,6 +120,9 @@ class Sidecar:
 
     def close(self, timeout_s: float = 6.0) -> None:
         """End: fetch what is left, exchange clocks once more, let go of the driver after its last call."""
+        if self._closed:
+            return
+        self._closed = True
         self._stop.set()
         self._server.shutdown()
         deadline = time.monotonic() + timeout_s
@@ -153,6 +162,7 @@ class Sidecar:
     def _scrape(self) -> None:
         assert self._scraper is not None
         search_at = time.monotonic() + SEARCH_EVERY_S
+        self._stop.wait(self._settings.interval_s)  # the first scrape was taken at the start
         for _ in self._paces["engine"].ticks():
             if not self._scraper.found and time.monotonic() < search_at:
                 continue

@@ -22,6 +22,17 @@ class _Reading(msgspec.Struct):
     energy_j: float | None = None
 
 
+_FIELDS = (
+    "util",
+    "mem_used_bytes",
+    "mem_reserved_bytes",
+    "mem_total_bytes",
+    "power_w",
+    "energy_j",
+    "sm_mhz",
+    "temp_c",
+    "throttle",
+)
 _decoder = msgspec.json.Decoder(_Reading | list[_Reading])
 
 
@@ -57,6 +68,7 @@ class SimulatedSource:
                 power_w=r.power_w,
                 energy_j=r.energy_j,
                 source="sim",
+                missing={name: "not simulated" for name in _FIELDS if getattr(r, name, None) is None},
             )
             for r in (answer if isinstance(answer, list) else [answer])
         ]

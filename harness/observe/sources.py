@@ -38,15 +38,15 @@ def open_source(text: str, engine: str | None, clocks: Clocks) -> Source | None:
     host = socket.gethostname()
     kind, _, url = text.partition(":")
     match kind:
-        case "none":
+        case "none" if not url:
             return None
-        case "nvml":
+        case "nvml" if not url:
             return NvmlSource(host, clocks)
         case "dcgm" if url:
             return DcgmSource(Getter(url), host, clocks)
         case "sim" if url:
             return SimulatedSource(Getter(url), host, clocks)
-        case "auto":
+        case "auto" if not url:
             nvml = NvmlSource(host, clocks)
             if nvml.ready or engine is None:
                 return nvml
