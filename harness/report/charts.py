@@ -55,8 +55,8 @@ def knee_chart(steps: Sequence[Step], knee: Knee | None, total_slo_ms: float | N
     ]
     safe = safe_range(knee)
     named, plain = verdict_marks(knee), verdict_marks(knee, named=False)
-    upper = panel([*safe, *named, *top], load_axis(points, title=None), 190)
-    lower = panel([*safe, *plain, *bottom], load_axis(points, title=axis_title(points)), 190)
+    upper = panel([*safe, *named, *top], load_axis(points, title=None))
+    lower = panel([*safe, *plain, *bottom], load_axis(points, title=axis_title(points)))
     return {"vconcat": [upper, lower], "spacing": 14}
 
 
@@ -73,7 +73,7 @@ def ttft_chart(steps: Sequence[Step], knee: Knee | None, slo_ms: float | None) -
         ),
         *slo(slo_ms, [s.ttft.p99_ms for s in points], unit),
     ]
-    return panel(layers, load_axis(points, title=axis_title(points)), 220)
+    return panel(layers, load_axis(points, title=axis_title(points)))
 
 
 def stage_chart(steps: Sequence[Step]) -> Spec | None:

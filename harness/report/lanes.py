@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.report.draw import ACCENT, MUTED, Spec
+from harness.report.layers import WIDTH
 from harness.report.numbers import percent, plain
 from harness.rundir import RunData
 
@@ -41,12 +42,13 @@ def prefill_lanes(run: RunData, origin: int) -> Spec | None:
     prefill = pd.to_numeric(table.prefill_ms, errors="coerce").to_numpy(float)
     staged = np.isfinite(prefill)
     start = end - np.where(staged, prefill, table.ttft_ms.to_numpy(float)) / 1e3
+    pixel = float(end.max()) / WIDTH  # a shorter bar would not be seen
     cover = _busy(run.gpu, origin, start, end)
     what = np.where(staged, "prefill", "to first token")
     rows = [
         {
             "t": round(float(a), 3),
-            "t2": round(float(b), 3),
+            "t2": round(float(max(b, a + pixel)), 3),
             "lane": int(lane),
             "tip": f"{kind} of {label}: {name} {plain((b - a) * 1000)} ms{busy}",
         }
@@ -96,9 +98,9 @@ def _busy(gpu: pd.DataFrame, origin: int, start: Floats, end: Floats) -> list[st
     texts = []
     for low, high in zip(np.searchsorted(t, start), np.searchsorted(t, end), strict=True):
         part = util[low:high]
-        texts.append(
-            f"; GPU busy {percent(part.min())} to {percent(part.max())} in {len(part)} samples"
-            if len(part)
-            else "; shorter than the time between GPU samples"
-        )
+        if len(part):
+            samples = "1 sample" if len(part) == 1 else f"{len(part)} samples"
+            texts.append(f"; GPU busy {percent(part.min())} to {percent(part.max())} in {samples}")
+        else:
+            texts.append("; shorter than the time between GPU samples")
     return texts

@@ -8,7 +8,9 @@ from harness.report.draw import ACCENT, MUTED, SOFT, WARN, Spec
 from harness.report.numbers import TimeUnit, known, load, plain
 from harness.results import Knee, Quantiles, Step
 
-WIDTH = 640
+WIDTH, PANEL_HEIGHT = 640, 190
+NAME_HEIGHT = 12  # pixels of a line of text
+COLOURS = {"p50": SOFT, "p95": ACCENT, "p99": "#12365f"}
 Quantile = Callable[[Step], Quantiles]
 
 LIGHT_LINE: Spec = {
@@ -32,9 +34,9 @@ def axis_title(steps: Sequence[Step]) -> str:
     return "concurrent users" if closed else "offered load (requests/s)"
 
 
-def panel(layers: list[Spec], x: Spec, height: int) -> Spec:
+def panel(layers: list[Spec], x: Spec) -> Spec:
     """Return layers over one load axis."""
-    return {"width": WIDTH, "height": height, "encoding": {"x": x}, "layer": layers}
+    return {"width": WIDTH, "height": PANEL_HEIGHT, "encoding": {"x": x}, "layer": layers}
 
 
 def load_axis(points: Sequence[Step], *, title: str | None) -> Spec:
@@ -141,35 +143,43 @@ def percentiles(
     title: str,
 ) -> list[Spec]:
     """Return one line a percentile, named at its end."""
-    colours = {"p50": SOFT, "p95": ACCENT, "p99": "#12365f"}
-    layers = []
-    for name in names:
-        rows = []
-        for step in points:
-            ms = getattr(quantiles(step), f"{name}_ms")
-            if known(ms):
-                rows.append(
-                    {
-                        "load": step_load(step),
-                        "value": ms * unit.per_ms,
-                        "tip": f"{step.label}: {name} {unit.text(ms)} {unit.name} ({step.n} requests)",
-                        "used": step.used,
-                        "name": name,
-                    }
-                )
-        if rows:
-            end = max(rows, key=lambda row: row["load"])
-            label = {
-                "data": {"values": [end]},
-                "mark": text(colours[name], dx=8),
-                "encoding": {"y": value_axis(title), "text": {"field": "name"}},
-            }
-            layers += [
-                line(rows, colours[name], value_axis(title)),
-                dots(rows, colours[name], value_axis(title)),
-                label,
-            ]
+    y = value_axis(title)
+    drawn = {name: _percentile_rows(points, quantiles, name, unit) for name in names}
+    drawn = {name: rows for name, rows in drawn.items() if rows}
+    layers = [
+        layer
+        for name, rows in drawn.items()
+        for layer in (line(rows, COLOURS[name], y), dots(rows, COLOURS[name], y))
+    ]
+    ends = {name: max(rows, key=lambda row: float(row["load"])) for name, rows in drawn.items()}
+    top = max((float(row["value"]) for rows in drawn.values() for row in rows), default=0.0)
+    for name, shift in _apart({name: float(end["value"]) for name, end in ends.items()}, top).items():
+        place = {"y": y, "text": {"field": "name"}}
+        mark = text(COLOURS[name], dx=8, dy=shift)
+        layers.append({"data": {"values": [ends[name]]}, "mark": mark, "encoding": place})
     return layers
+
+
+def _percentile_rows(points: Sequence[Step], quantiles: Quantile, name: str, unit: TimeUnit) -> list[Spec]:
+    rows = []
+    for step in points:
+        ms = getattr(quantiles(step), f"{name}_ms")
+        if known(ms):
+            tip = f"{step.label}: {name} {unit.text(ms)} {unit.name} ({step.n} requests)"
+            row = {"load": step_load(step), "value": ms * unit.per_ms, "used": step.used}
+            rows.append(row | {"name": name, "tip": tip})
+    return rows
+
+
+def _apart(values: dict[str, float], top: float) -> dict[str, float]:
+    """Return by how many pixels each name moves (up: negative), so that near ones do not overlap."""
+    shifts: dict[str, float] = {}
+    below = -float(NAME_HEIGHT)
+    for name, value in sorted(values.items(), key=lambda item: item[1]):
+        height = PANEL_HEIGHT * value / top if top > 0 else 0.0
+        place = max(height, below + NAME_HEIGHT)
+        shifts[name], below = height - place, place
+    return shifts
 
 
 def intervals(points: Sequence[Step], unit: TimeUnit) -> Spec:

@@ -21,6 +21,7 @@ from harness.report.layers import WIDTH
 from harness.report.numbers import GIB
 from harness.rundir import RunData
 
+LETTER = 7  # pixels of a letter, at most
 MAX_POINTS = 600  # a series: about one a pixel
 
 
@@ -41,11 +42,16 @@ class _Panel:
     title: str
     series: tuple[_Series, ...]
     ratio: bool = False
+    limit: str | None = None  # column of the GPU table that is the top of the axis
 
 
 _PANELS = (
     _Panel("GPU busy", (_Series("GPU busy", "gpu", "util", ACCENT),), ratio=True),
-    _Panel("GPU memory (GiB)", (_Series("GPU memory", "gpu", "mem_used_bytes", ACCENT, True, 1 / GIB),)),
+    _Panel(
+        "GPU memory (GiB), up to its total",
+        (_Series("GPU memory", "gpu", "mem_used_bytes", ACCENT, True, 1 / GIB),),
+        limit="mem_total_bytes",
+    ),
     _Panel("GPU power (W)", (_Series("GPU power", "gpu", "power_w", ACCENT),)),
     _Panel("KV cache", (_Series("KV cache", "engine", "kv_usage", ACCENT, True),), ratio=True),
     _Panel(
@@ -109,14 +115,14 @@ def _end(run: RunData, origin: int) -> float:
 
 def _shades(phases: Sequence[PhaseTimes], origin: int, end: float) -> list[Spec]:
     """Return the measured windows as shades, and their labels above the first panel."""
-    rows = []
+    rows: list[Spec] = []
     for phase in phases:
         start = phase.t0_ns or phase.ready_ns or origin
         stop = phase.t1_ns or phase.end_ns
         t, t2 = (start - origin) / 1e9, (stop - origin) / 1e9 if stop else end
         name = phase.label.removesuffix(" users").removesuffix(" user").removesuffix(" req/s")
         rows.append({"t": t, "t2": t2, "mid": (t + t2) / 2, "name": name, "tip": f"measured: {phase.label}"})
-    wide = [row for row in rows if float(row["t2"]) - float(row["t"]) > end * 0.03]  # type: ignore[arg-type]
+    wide = [row for row in rows if (row["t2"] - row["t"]) / end * WIDTH > LETTER * len(row["name"])]
     return [
         {
             "data": {"values": rows},
@@ -162,6 +168,8 @@ def _panel(panel: _Panel, run: RunData, origin: int) -> Spec | None:
             "legend": {"orient": "right", "title": None, "offset": 4},
         }
     scale: Spec = {"domain": [0, 1]} if panel.ratio else {"zero": True}
+    if panel.limit and run.gpu[panel.limit].notna().any():
+        scale = {"domain": [0, float(run.gpu[panel.limit].max()) * panel.series[0].scale]}
     axis: Spec = {"title": None, "tickCount": 3, "domain": False, "ticks": False}
     if panel.ratio:
         axis["format"] = "%"

@@ -107,3 +107,13 @@ def test_ids_of_two_charts_in_one_page_differ():
     assert not ids[0] & ids[1]
     assert set(re.findall(r"url\(#([^)]+)\)", a)) == ids[0]
     assert png.startswith(b"\x89PNG")
+
+
+def test_names_of_near_percentiles_do_not_overlap():
+    steps = [
+        Step(label="8 users", phase=0, users=8, n=30, ttft=Quantiles(p50_ms=100, p95_ms=101, p99_ms=101.5))
+    ]
+    svg, _ = draw(ttft_chart(steps, None, None))
+    heights = [float(y) for y in re.findall(r"translate\([\d.]+,(-?[\d.]+)\)[^>]*>p(?:50|95|99)<", svg)]
+    assert len(heights) == 3
+    assert min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 11

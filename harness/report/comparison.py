@@ -1,0 +1,99 @@
+"""A comparison of two runs as Markdown for pull requests, and as JUnit XML for pipelines."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from harness.analysis.changes import Change
+from harness.analysis.compare import Comparison
+from harness.report.numbers import NONE, percent, plain
+from harness.report.text import escape
+
+SHOWN = ("regression", "improvement", "unclear")
+WORDS = {
+    "regression": "slower",
+    "improvement": "faster",
+    "same": "same",
+    "unclear": "too few requests to tell",
+    "beyond_cap": "above the cap, not judged",
+}
+
+
+def comparison_markdown(comparison: Comparison, *, everything: bool = False) -> str:
+    """Return the comparison as Markdown; figures that stayed the same only with `everything`."""
+    changes = [change for change in comparison.changes if everything or change.word in SHOWN]
+    parts = [
+        f"# {escape(comparison.text)}",
+        f"B {escape(comparison.run_b)} against A {escape(comparison.run_a)}",
+    ]
+    if changes:
+        rows = ["| " + " | ".join(map(escape, change_cells(change))) + " |" for change in changes]
+        parts.append("\n".join([_HEAD, *rows]))
+    if not everything and len(changes) < len(comparison.changes):
+        parts.append(
+            f"{len(comparison.changes) - len(changes)} more figures stayed the same or lie above the cap."
+        )
+    parts += [f"- {escape(line)}" for line in notes(comparison)]
+    if comparison.stages:
+        rows = [f"| {s.stage} | {plain(s.before_ms)} | {plain(s.after_ms)} |" for s in comparison.stages]
+        parts.append("\n".join(["| stage | A ms | B ms |\n| --- | ---: | ---: |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+_HEAD = (
+    "| step | kind | figure | A | B | B/A | 95 % | |\n| --- | --- | --- | ---: | ---: | ---: | --- | --- |"
+)
+
+
+def change_cells(change: Change) -> list[str]:
+    """Return a change as the cells of a row: step, kind, figure, A, B, ratio, interval, word."""
+    before, after = _values(change)
+    ratio = plain(change.ratio) if change.ratio is not None else NONE
+    interval = f"{plain(change.low)}–{plain(change.high)}" if change.low is not None else NONE
+    return [change.step, change.kind, change.figure, before, after, ratio, interval, WORDS[change.word]]
+
+
+def _values(change: Change) -> tuple[str, str]:
+    if change.figure == "failures":
+        return percent(change.before), percent(change.after)
+    return plain(change.before), plain(change.after)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what a reader should know beside the figures: caps, bottlenecks, steps without a partner."""
+    lines = []
+    if comparison.cap_a is not None or comparison.cap_b is not None:
+        caps = [f"{cap:g}" if cap is not None else "none" for cap in (comparison.cap_a, comparison.cap_b)]
+        lines.append(f"Cap: {caps[0]} in A, {caps[1]} in B.")
+    if comparison.bottleneck_a is not None and comparison.bottleneck_b is not None:
+        a, b = (name.replace("_", " ") for name in (comparison.bottleneck_a, comparison.bottleneck_b))
+        moved = f"moved from {a} to {b}" if comparison.bottleneck_moved else f"is the same in both: {a}"
+        lines.append(f"The bottleneck {moved}.")
+    for name, steps in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if steps:
+            lines.append(f"Only in {name}: {', '.join(steps)}.")
+    return lines
+
+
+def comparison_junit(comparison: Comparison) -> bytes:
+    """Return the comparison as one JUnit suite, a case per figure; what cannot be told is skipped."""
+    suite = ElementTree.Element("testsuite", name=f"knee compare {comparison.run_b} with {comparison.run_a}")
+    for change in comparison.changes:
+        name = f"{change.figure} of {change.kind}"
+        case = ElementTree.SubElement(suite, "testcase", classname=f"knee.compare.{change.step}", name=name)
+        before, after = _values(change)
+        words = f"{before} in A, {after} in B: {WORDS[change.word]}"
+        if change.word == "regression":
+            ElementTree.SubElement(case, "failure", message=words)
+        elif change.word in ("unclear", "beyond_cap"):
+            ElementTree.SubElement(case, "skipped", message=words)
+    cap = ElementTree.SubElement(suite, "testcase", classname="knee.compare", name="cap")
+    if comparison.cap_fell:
+        ElementTree.SubElement(cap, "failure", message=comparison.text)
+    for count, tag in (("tests", "testcase"), ("failures", ".//failure"), ("skipped", ".//skipped")):
+        suite.set(count, str(len(suite.findall(tag))))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text
