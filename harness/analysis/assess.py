@@ -57,7 +57,7 @@ def assess(run: RunData, *, seed: int = 0, stage_log: Table | None = None) -> Re
         simulated=is_simulated(run),
         clock_bound_ms=clock_bound_ms(run),
     )
-    return replace(report, limits=derive_limits(report, run.profile, run.requests))
+    return replace(report, limits=derive_limits(report, run.profile.slo, run.requests))
 
 
 def measure_steps(run: RunData, windows: Sequence[Window]) -> list[Step]:

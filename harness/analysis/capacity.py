@@ -7,14 +7,17 @@ one compressed vector and one rotary key per layer instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from harness.analysis.groups import Rows
+from harness.analysis.groups import Rows, steps_of
 from harness.errors import UserError
+from harness.results import Report
+from harness.rundir import RunData
 
 PRECISION_BYTES: dict[str, float] = {
     "float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "fp16": 2, "bf16": 2, "float8": 1, "fp8": 1,
@@ -115,3 +118,37 @@ def plan_kv(shape: KvShape, rows: Rows, *, cache_bytes: float | None = None) -> 
         cache_tokens=fits,
         requests=int(fits // float(np.nanmean(tokens[rows.ok]))) if fits is not None else None,
     )
+
+
+def kv_notes(
+    run: RunData,
+    report: Report,
+    config: Mapping[str, Any],
+    *,
+    precision: str | None = None,
+    cache_bytes: float | None = None,
+) -> list[str]:
+    """Return the KV-cache plan in words: bytes per token, peak of tokens at the cap, what the cache holds."""
+    shape = shape_from_config(config, precision=precision)
+    halves = "a key and a value" if shape.per_head == 2 else "one latent vector"
+    lines = [
+        f"KV cache: {shape.bytes_per_token:,.0f} bytes per token ({shape.layers} layers x {shape.heads} KV "
+        f"heads x {shape.head_size} x {halves} in {shape.precision})."
+    ]
+    cap = report.knee.cap if report.knee else None
+    windows = [w for w in steps_of(run) if w.phase.experiment == "steps"]
+    windows = [w for w in windows if w.load == cap] or windows
+    plan = plan_kv(shape, windows[-1].started, cache_bytes=cache_bytes) if windows else None
+    if plan is None:
+        return [*lines, "Peak of tokens in flight: not known, the run has no step with token counts."]
+    lines.append(
+        f"Peak at {windows[-1].phase.label}: {plan.peak_tokens:,} tokens in flight, "
+        f"{plan.peak_bytes / 2**30:.2f} GiB."
+    )
+    if plan.cache_tokens is not None and plan.cache_bytes is not None:
+        share = plan.peak_tokens / plan.cache_tokens if plan.cache_tokens else math.inf
+        lines.append(
+            f"The cache of {plan.cache_bytes / 2**30:.1f} GiB holds {plan.cache_tokens:,} tokens, "
+            f"{plan.requests:,} requests of this traffic: the peak takes {100 * share:.0f} %."
+        )
+    return lines

@@ -18,6 +18,7 @@ import pandas as pd
 
 from harness.analysis.clock import offset_at
 from harness.records import STAGES, ClockExchange, PhaseTimes, WorkerInfo
+from harness.results import Load
 from harness.rundir import RunData
 
 Floats = npt.NDArray[np.float64]
@@ -116,6 +117,11 @@ class Window:
     def served(self) -> Rows:
         """Ok requests ended in the window: throughput comes from these."""
         return self.ended.good()
+
+    @property
+    def load(self) -> Load | None:
+        """Users, or offered requests/s."""
+        return float(self.phase.users) if self.phase.users is not None else self.phase.rate
 
     @property
     def failures(self) -> int:

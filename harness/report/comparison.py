@@ -14,8 +14,8 @@ WORDS = {
     "regression": "slower",
     "improvement": "faster",
     "same": "same",
-    "unclear": "too few requests to tell",
-    "beyond_cap": "above the cap, not judged",
+    "unclear": "cannot tell",
+    "beyond_cap": "above the cap",
 }
 
 
