@@ -75,6 +75,7 @@ class Conductor:
         self.ladder = Ladder(profile, self.plan, workers, judges, now_s=time.monotonic())
         self.sampler = Sampler(profile, self.dir)
         self.statuses: dict[str, Status] = {}
+        self.ended = 0  # requests
         self._salt = secrets.randbits(20)
         self._recorder = MasterRecorder(self.dir)
         self._order: Order | None = None
@@ -208,6 +209,7 @@ class Conductor:
         if number is not None:
             self.crew.tell(worker, messages.ACK, number)
         ahead_ns = self.crew.offset_ns(worker)
+        self.ended += len(rows)
         for row in rows:
             row.wall_ns -= ahead_ns
         self.ladder.finished(rows)

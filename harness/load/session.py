@@ -41,6 +41,7 @@ class Session:
         self.run: Conductor | None = None
         self.last: Conductor | None = None
         self.error: str | None = None
+        self.preparing = False
         self._make, self._wish = Conductor, Wish
         self._run_dir_used = False
 
@@ -62,11 +63,14 @@ class Session:
     def target(self) -> tuple[int, float] | None:
         """Return users and spawn rate of the moment; begins a run where none is on."""
         if self.run is None:
+            self.error, self.preparing = None, True
             try:
                 self.run = self._begin()
             except HarnessError as error:
                 self.fail(error)
                 return None
+            finally:
+                self.preparing = False
         target = self.run.target()
         if target is None:
             self._ended(self.run.exit_code)
@@ -99,7 +103,6 @@ class Session:
 
     def _begin(self) -> Any:
         options = self.environment.parsed_options
-        self.error = None
         run_dir = Path(options.run_dir) if options.run_dir and not self._run_dir_used else None
         wish = self._wish(self.profile(), self.experiment, Path(options.out), run_dir)
         run = self._make(wish, self.crew)
@@ -153,6 +156,10 @@ def _lead(environment: Any, runner: Any, web_ui: Any, experiment: str, *, local:
     except HarnessError as error:
         session.fail(error)
         sys.exit(error.exit_code)
+    if web_ui is not None:
+        from harness.load.webui import attach
+
+        attach(session, web_ui)
     environment.events.test_stop.add_listener(session.on_test_stop)
     environment.events.quitting.add_listener(session.on_quitting)
     environment.events.worker_connect.add_listener(session.on_worker_connect)
