@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.payloads import replay, text
+from harness.payloads import recorded, replay, text
 from harness.payloads.bodies import Piece, pieces
 from harness.payloads.encode import POOL, Encoded, encoded
 from harness.payloads.layout import Part, Picture, Template, Variant
@@ -137,8 +137,8 @@ def _written(found: list[Piece], out: Writer) -> tuple[Part, ...]:
 
 def _write_replay(profile: Profile, out: Writer, progress: Progress | None) -> Iterator[str]:
     limits = dict.fromkeys(replay.LIMITS, 0)
-    total = replay.count(profile) if progress else 0
-    for number, line in enumerate(replay.read(profile)):
+    total = recorded.count(profile) if progress else 0
+    for number, line in enumerate(recorded.read(profile)):
         body = replay.prepared(line, nonces=profile.traffic.unique)
         shown = tuple(stored(image.size, "recorded", [image.encoded], out) for image in body.images)
         out.add(

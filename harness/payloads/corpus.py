@@ -17,7 +17,7 @@ import msgspec
 from harness.payloads.assemble import Progress, identity, write_payloads
 from harness.payloads.layout import MAGIC, Picture, Slot, Span, Template, TextHole, Variant
 from harness.payloads.nonces import scramble, text_nonce, turn
-from harness.payloads.replay import count as _count_replay
+from harness.payloads.recorded import count
 from harness.payloads.store import Writer, map_file, write_once
 from harness.plan import Entry, Plan
 from harness.profile import Profile
@@ -75,7 +75,7 @@ def replay_lines(profile: Profile) -> int:
 
     Raises UserError naming file and line.
     """
-    return _count_replay(profile)
+    return count(profile)
 
 
 class Corpus:

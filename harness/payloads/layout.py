@@ -14,6 +14,7 @@ import msgspec
 
 from harness.payloads.nonces import Hole
 
+# Raised with any change of what payloads hold, or a corpus of before would be taken for one of now.
 MAGIC = b"KNEE-C1\n"
 
 
