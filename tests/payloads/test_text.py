@@ -16,7 +16,7 @@ def test_nonce_and_words_have_exactly_the_length_asked_for(
 ) -> None:
     words = words_after_nonce(chars, lang, images, seed)
     assert nonce_width(chars) + len(words) == chars
-    assert words == words.rstrip()  # tokenizers treat trailing blanks in ways of their own
+    assert words == words.rstrip()
     assert "\0" not in words
 
 
