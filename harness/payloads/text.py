@@ -79,7 +79,7 @@ def words_after_nonce(chars: int, lang: str, images: int, seed: str) -> str:
     text = f" {ask}{prose(left, lang, random.Random(seed))}"[:left]
     if left > len(ask) + 8:
         text = text[:-1].rstrip(" ,，") + "." if lang == "en" else text[:-1] + "。"
-    return text.rstrip().ljust(left, "x")  # tokenizers treat trailing blanks in ways of their own
+    return text.rstrip().ljust(left, ".")  # tokenizers treat trailing blanks in ways of their own
 
 
 def prose(chars: int, lang: str, rng: random.Random) -> str:

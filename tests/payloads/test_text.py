@@ -41,7 +41,7 @@ def test_a_text_asks_for_what_stands_beside_it(lang: str, images: int, start: st
 
 
 def test_a_short_text_takes_the_request_that_fits() -> None:
-    assert words_after_nonce(16 + 14, "en", 1, "1").startswith(" Describe it. ")
+    assert words_after_nonce(16 + 14, "en", 1, "1") == " Describe it.."
     assert "Describe" not in words_after_nonce(16 + 8, "en", 1, "1")
 
 
