@@ -72,6 +72,7 @@ class Getter:
                 raise http.client.HTTPException("answer too large")
         if response.length:
             raise http.client.IncompleteRead(bytes(body), response.length)
+        response.close()  # read1 leaves it open, and the connection then takes no further request
         if response.will_close:
             self.close()
         if response.status != 200:

@@ -22,6 +22,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BLOCK_BYTES = 4 << 20
+HEAD_BYTES = 64  # tell the encoding
 MIB = 2.0**20
 # nvidia-smi's name -> our field and the unit of a bare number
 FIELDS = {
@@ -143,7 +144,7 @@ class LogParser:
 
     def __init__(self) -> None:
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._begun, self._rest = False, b""
+        self._begun, self._head, self._rest = False, b"", b""
         self._schema: Schema | None = None
         self._skipped: Counter[str] = Counter()
         self._gpus: dict[str, int] = {}
@@ -153,7 +154,23 @@ class LogParser:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the log."""
-        self._rest += self._utf8(data)
+        if not self._begun:  # a log shorter than this waits for `finish`
+            self._head += data
+            if len(self._head) < HEAD_BYTES:
+                return
+            data = self._begin()
+        self._take(data)
+
+    def _begin(self) -> bytes:
+        """Tell the encoding from the log's first bytes, and return them."""
+        self._begun = True
+        encoding = _encoding(self._head)
+        if encoding is not None:
+            self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        return self._head.removeprefix(codecs.BOM_UTF8)
+
+    def _take(self, data: bytes) -> None:
+        self._rest += self._decoder.decode(data).encode() if self._decoder else data
         end = self._rest.rfind(b"\n") + 1
         if end:
             block, self._rest = self._rest[:end], self._rest[end:]
@@ -161,6 +178,8 @@ class LogParser:
 
     def finish(self) -> GpuLog:
         """Return what the log holds; a last line without its newline was cut and is dropped."""
+        if not self._begun:
+            self._take(self._begin())
         if self._rest.strip(b"\x00\r \t"):
             self._skipped["cut last line"] += 1
         names = sorted({n for part in self._parts for n in part if n not in ("local_us", "gpu")})
@@ -175,15 +194,6 @@ class LogParser:
             reasons=list(self._reasons),
             skipped=dict(self._skipped),
         )
-
-    def _utf8(self, data: bytes) -> bytes:
-        if not self._begun and data:
-            self._begun = True
-            encoding = _encoding(data)
-            if encoding is not None:
-                self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-            data = data.removeprefix(codecs.BOM_UTF8)
-        return self._decoder.decode(data).replace("\ufeff", "").encode() if self._decoder else data
 
     def _block(self, block: bytes) -> None:
         """Read whole lines: at once where all fit, else line by line, since columns may change among them."""
@@ -308,7 +318,7 @@ def _encoding(data: bytes) -> str | None:
     """Return the UTF-16 kind of a log that begins so, as PowerShell writes it; None: UTF-8."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    zeros = data[:64]
+    zeros = data[:HEAD_BYTES]
     if zeros[1::2].count(0) > len(zeros) // 4:
         return "utf-16-le"
     return "utf-16-be" if zeros[::2].count(0) > len(zeros) // 4 else None
