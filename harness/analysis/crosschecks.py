@@ -18,13 +18,16 @@ from scipy.optimize import least_squares
 from harness.analysis.stats import Floats
 from harness.results import CrossCheck, Load
 
+UNSUITED = CrossCheck(detail="it describes users, not arrivals")
+
 
 def cross_checks(
     loads: Floats, throughput: Floats, latency: Floats, cap: Load | None, *, open_loop: bool
 ) -> dict[str, CrossCheck]:
     """Return each finder's cap on the ladder as measured (at least three steps, lowest first, all positive).
 
-    `cap` is ours, or None where there is none to agree with.
+    `cap` is ours, or None where there is none to agree with. In a closed loop the mean time of a user's
+    request is load over throughput (Little), refusals and waits included.
     """
     known = np.isfinite(loads) & np.isfinite(throughput) & np.isfinite(latency) & (throughput > 0)
     x, y, r = loads[known], throughput[known], latency[known]
@@ -33,12 +36,13 @@ def cross_checks(
     finders: dict[str, Callable[[], CrossCheck]] = {
         "usl": lambda: _usl(x, y, open_loop=open_loop),
         "kneedle": lambda: _kneedle(x, y),
-        "power": lambda: _power(x, y, r),
+        "power": lambda: _power(x, y, r if open_loop else x / y),
     }
     found = {}
     for name, finder in finders.items():
         check = finder()
-        agrees = None if cap is None or check.cap is None else check.cap == cap
+        none_found = float(x[-1])  # a finder without a knee says that the last step still carries
+        agrees = None if cap is None or check is UNSUITED else (check.cap or none_found) == cap
         found[name] = CrossCheck(cap=check.cap, detail=check.detail, agrees=agrees)
     return found
 
@@ -46,7 +50,7 @@ def cross_checks(
 def _usl(x: Floats, y: Floats, *, open_loop: bool) -> CrossCheck:
     """X(N) = a N / (1 + s (N - 1) + k N (N - 1)), fitted on the log of X with s and k within bounds."""
     if open_loop:
-        return CrossCheck(detail="it describes users, not arrivals")
+        return UNSUITED
 
     def residuals(p: Floats) -> Floats:
         fitted: Floats = p[0] + np.log(x) - np.log1p(p[1] * (x - 1) + p[2] * x * (x - 1)) - np.log(y)

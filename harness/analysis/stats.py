@@ -23,7 +23,7 @@ from harness.results import Quantiles
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-RESAMPLED = 4000
+RESAMPLED = 2000
 BLOCKS = 20  # at least so many blocks fit into a sample
 Z95 = 1.959964
 
