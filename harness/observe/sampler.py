@@ -122,7 +122,7 @@ class Sidecar:
         """End: fetch what is left, exchange clocks once more, let go of the driver after its last call."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self.board.closed = True
         self._stop.set()
         self._server.shutdown()
         deadline = time.monotonic() + timeout_s

@@ -36,6 +36,7 @@ class Board:
     clocks: Clocks
     status: Callable[[], dict[str, Any]]
     latest: dict[str | None, GpuSample] = field(default_factory=dict)  # by GPU
+    closed: bool = False  # kept connections outlive the server: they end at their next question
 
 
 def is_loopback(host: str) -> bool:
@@ -83,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         wall, mono = self.board.clocks.wall_ns(), self.board.clocks.mono_ns()
+        if self.board.closed:
+            self.close_connection = True
+            return
         url = urlsplit(self.path)
         if not self._allowed():
             self._answer(401, b'{"error":"this sidecar asks for a token"}')
