@@ -49,7 +49,7 @@ def load_problems(profile: Profile, ladder: Sequence[tuple[Window, Step]]) -> It
                 "processes, or raise load.max_in_flight."
             )
             yield Problem(code="load_not_applied", step=step.label, text=text)
-        rise = latency_rise(window)
+        rise = latency_rise(window.good.latency_ms)
         if rise is not None and rise > RISE:
             text = (
                 f"Latency still rose by {100 * (rise - 1):.0f} % inside the step: its queue had not settled, "
@@ -58,12 +58,11 @@ def load_problems(profile: Profile, ladder: Sequence[tuple[Window, Step]]) -> It
             yield Problem(code="not_stationary", step=step.label, text=text)
 
 
-def latency_rise(window: Window) -> float | None:
-    """Return the median latency of the last third of a window over the first's, None where it is no trend.
+def latency_rise(latency: Floats) -> float | None:
+    """Return the median of the last third over the first's, of latencies by start; None where it is no trend.
 
     A trend is a rank correlation of start and latency that chance gives in 1 of 1,000 windows.
     """
-    latency = window.good.latency_ms
     n = len(latency)
     if n < 30:
         return None

@@ -72,7 +72,8 @@ def request(seq: int, start_s: float, total_ms: float, **more: Any) -> Request:
     """An ok request of the only worker, `start_s` after the run's beginning."""
     start = round(start_s * SECOND)
     fields = {
-        "run": "r", "worker": "w", "user": 0, "seq": seq, "phase": 0, "label": "1 user", "kind": "a", "payload": "a",
+        "run": "r", "worker": "w", "user": 0, "seq": seq, "phase": 0, "label": "1 user", "kind": "a",
+        "payload": "a",
         "body_bytes": 100, "wall_ns": WALL_NS + start, "start_ns": 10**12 + start, "total_ms": total_ms,
         "outcome": "ok", "req_id": f"r-w-{seq}",
     }  # fmt: skip

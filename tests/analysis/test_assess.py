@@ -22,7 +22,7 @@ def demo():
     return runs.preset("demo")
 
 
-def test_the_demo_has_its_knee_and_every_part_of_the_report(demo):
+def test_the_demo_has_its_knee_and_every_part_of_the_report(demo) -> None:
     report = assess(demo)
     assert report.valid
     assert (report.knee.status, report.knee.cap, report.knee.knee_step, report.knee.steady) == (
@@ -39,7 +39,7 @@ def test_the_demo_has_its_knee_and_every_part_of_the_report(demo):
     assert report.target["model"] == "sim-vlm"
 
 
-def test_the_same_run_gives_the_same_report(demo):
+def test_the_same_run_gives_the_same_report(demo) -> None:
     assert assess(demo, seed=5) == assess(demo, seed=5)
 
 
@@ -51,14 +51,14 @@ def test_the_same_run_gives_the_same_report(demo):
         (("gpu", "engine", "client"), {"gpu_missing", "engine_missing"}),
     ],
 )
-def test_what_was_not_observed_is_said_and_the_verdict_stands(demo, missing, codes):
+def test_what_was_not_observed_is_said_and_the_verdict_stands(demo, missing, codes) -> None:
     report = assess(runs.without(demo, *missing))
     assert report.knee.cap == 6
     assert {problem.code for problem in report.problems} == codes
     assert all(step.latency.p95_ms for step in report.steps)
 
 
-def test_a_run_of_no_requests_is_not_valid_and_still_has_its_steps(demo):
+def test_a_run_of_no_requests_is_not_valid_and_still_has_its_steps(demo) -> None:
     report = assess(runs.without(demo, "requests"))
     assert not report.valid
     assert report.knee.status == "insufficient"
@@ -67,7 +67,7 @@ def test_a_run_of_no_requests_is_not_valid_and_still_has_its_steps(demo):
     assert exit_code(report, demo.profile) == 3
 
 
-def test_a_run_of_failures_only_is_not_valid(demo):
+def test_a_run_of_failures_only_is_not_valid(demo) -> None:
     failed = demo.requests.assign(outcome="connect_error", total_ms=1.0, ttft_ms=np.nan)
     report = assess(replace(demo, requests=failed))
     assert not report.valid
@@ -76,7 +76,7 @@ def test_a_run_of_failures_only_is_not_valid(demo):
     assert all(limit.value is None for limit in report.limits if limit.key != "on_exceed")
 
 
-def test_a_run_cut_off_in_a_step_is_read_up_to_there(demo):
+def test_a_run_cut_off_in_a_step_is_read_up_to_there(demo) -> None:
     cut = demo.info.phases[4]
     phases = [*demo.info.phases[:4], structs.replace(cut, t1_ns=None, end_ns=None)]
     phases += [structs.replace(demo.info.phases[5], ready_ns=None, t0_ns=None, t1_ns=None, end_ns=None)]
@@ -97,7 +97,7 @@ def one_step(total_ms=100.0, **more):
 
 
 @pytest.mark.parametrize(("bound", "code"), [(101, 0), (99, 1)])
-def test_a_run_of_one_step_is_judged_by_its_slo(bound, code):
+def test_a_run_of_one_step_is_judged_by_its_slo(bound, code) -> None:
     data = one_step(slo=Slo(total_p95_ms=bound))
     report = assess(data)
     assert report.valid
@@ -105,7 +105,7 @@ def test_a_run_of_one_step_is_judged_by_its_slo(bound, code):
     assert exit_code(report, data.profile) == code
 
 
-def test_a_lost_worker_voids_the_run(demo):
+def test_a_lost_worker_voids_the_run(demo) -> None:
     workers = [WorkerInfo(id="w2", host="h", lost=True, records_made=0)]
     data = replace(demo, info=structs.replace(demo.info, workers=workers))
     report = assess(data)
@@ -114,7 +114,7 @@ def test_a_lost_worker_voids_the_run(demo):
     assert exit_code(report, data.profile) == 3
 
 
-def test_a_run_without_a_ladder_has_no_knee():
+def test_a_run_without_a_ladder_has_no_knee() -> None:
     rows = [request(k, 2 + k, 100, kind="repeat_a") for k in range(8)]
     data = runs.run([phase(0, 1, 0, experiment="repeat")], rows, info={"experiment": "repeat"})
     report = assess(data)
@@ -135,19 +135,19 @@ def test_a_run_without_a_ladder_has_no_knee():
         (False, {"status": "client_limited"}, 3),
     ],
 )
-def test_the_slo_is_judged_at_the_steady_level_only(valid, knee, code):
+def test_the_slo_is_judged_at_the_steady_level_only(valid, knee, code) -> None:
     steps = [Step(label=f"{u} users", phase=i, users=u, meets_slo=u < 5) for i, u in enumerate((2, 4, 6, 8))]
     report = Report(run="r", profile="p", experiment="steps", valid=valid, steps=steps, knee=Knee(**knee))
     assert exit_code(report, runs.profile((2, 4, 6, 8))) == code
 
 
-def test_a_load_measured_several_times_meets_the_slo_where_most_measures_do():
+def test_a_load_measured_several_times_meets_the_slo_where_most_measures_do() -> None:
     met = [True, False, True]
     steps = [Step(label="2 users", phase=i, users=2, meets_slo=ok) for i, ok in enumerate(met)]
     assert slo_by_load(steps) == {2: True}
 
 
-def test_throughput_is_counted_in_output_tokens_where_kinds_differ():
+def test_throughput_is_counted_in_output_tokens_where_kinds_differ() -> None:
     def unit(**fields):
         rows = [request(k, 2 + k / 10, 50, kind="ab"[k % 2], **fields) for k in range(20)]
         return work_unit(steps_of(runs.run([phase(0, 1, 0)], rows)))
@@ -158,7 +158,7 @@ def test_throughput_is_counted_in_output_tokens_where_kinds_differ():
     assert work_unit(steps_of(runs.run([phase(0, 1, 0)], rows))) is None
 
 
-def test_a_client_limited_step_leaves_the_verdict_and_names_the_processes(demo):
+def test_a_client_limited_step_leaves_the_verdict_and_names_the_processes(demo) -> None:
     lag = demo.requests.client_lag_ms.where(demo.requests.users != 12, 60.0)
     report = assess(replace(demo, requests=demo.requests.assign(client_lag_ms=lag)))
     assert (report.knee.cap, report.knee.knee_step) == (6, 8)
@@ -168,7 +168,7 @@ def test_a_client_limited_step_leaves_the_verdict_and_names_the_processes(demo):
     assert [(p.code, p.step) for p in report.problems] == [("client_limited", "12 users")]
 
 
-def test_a_refined_step_and_one_measured_again_take_their_places(demo):
+def test_a_refined_step_and_one_measured_again_take_their_places(demo) -> None:
     first = structs.replace(demo.info.phases[0], experiment="drift", label="1 user (drift)")
     info = structs.replace(demo.info, phases=[*demo.info.phases, structs.replace(first, index=6)])
     report = assess(replace(demo, info=info))
@@ -178,7 +178,7 @@ def test_a_refined_step_and_one_measured_again_take_their_places(demo):
     assert report.problems == []
 
 
-def test_ten_thousand_records_are_assessed_in_a_moment(demo):
+def test_ten_thousand_records_are_assessed_in_a_moment(demo) -> None:
     many = [demo.requests.assign(seq=demo.requests.seq + k * 10_000) for k in range(8)]
     import pandas as pd
 

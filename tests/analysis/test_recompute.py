@@ -1,4 +1,4 @@
-"""Every number of report.json's steps again, by a few lines of pandas from requests.jsonl and run.json alone."""
+"""Every number of report.json's steps again, by a few lines of pandas from requests.jsonl and run.json."""
 
 import json
 
@@ -34,7 +34,7 @@ def quantiles(values):
     return {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "mean_ms": values.mean(), "max_ms": values.max()}
 
 
-def test_every_figure_of_every_step_is_what_the_records_say(written):
+def test_every_figure_of_every_step_is_what_the_records_say(written) -> None:
     path, report = written
     lines = (path / "requests.jsonl").read_text().splitlines()
     table = pd.DataFrame([json.loads(line) for line in lines])
@@ -118,7 +118,7 @@ def approx(value):
     return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
 
-def test_gpu_and_engine_figures_are_those_of_the_samples_of_the_phase(written):
+def test_gpu_and_engine_figures_are_those_of_the_samples_of_the_phase(written) -> None:
     path, report = written
     gpu = pd.DataFrame([json.loads(line) for line in (path / "gpu.jsonl").read_text().splitlines()])
     engine = pd.DataFrame([json.loads(line) for line in (path / "engine.jsonl").read_text().splitlines()])
@@ -135,7 +135,7 @@ def test_gpu_and_engine_figures_are_those_of_the_samples_of_the_phase(written):
         assert step["engine"]["preemptions"] == float(np.ptp(inside[1].preemptions_total))
 
 
-def test_p95_has_an_interval_that_holds_it_from_72_requests_on(written):
+def test_p95_has_an_interval_that_holds_it_from_72_requests_on(written) -> None:
     _, report = written
     for step in report["steps"]:
         if step["n"] < 72:
