@@ -107,12 +107,9 @@ def test_no_exchanges_are_no_offset():
 
 def test_jumps_are_found_with_their_size():
     mono = np.arange(0, 100) * SECOND
-    wall = (
-        START
-        + mono
-        + np.where(np.arange(100) >= 40, 3600 * SECOND, 0)
-        - np.where(np.arange(100) >= 70, 200 * MS, 0)
-    )
+    wall = START + mono
+    wall[40:] += 3600 * SECOND
+    wall[70:] -= 200 * MS
     first, second = find_jumps("h", wall, mono)
     assert (first.host, first.at_ns, first.by_ns) == ("h", wall[40], 3600 * SECOND)
     assert (second.at_ns, second.by_ns) == (wall[70], -200 * MS)
