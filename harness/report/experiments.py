@@ -11,6 +11,7 @@ from harness.report.document import Block, Bullets, Column, Figure, Para, Table,
 from harness.report.draw import ACCENT, INK, SOFT, Spec
 from harness.report.layers import WIDTH
 from harness.report.messages import Say, has
+from harness.report.messages.phrases import translate
 from harness.report.numbers import Missing, Value, count, percent, plain, time_unit
 from harness.results import Experiment
 
@@ -22,16 +23,13 @@ def experiment_blocks(
     name: str, experiment: Experiment, say: Say, lang: str, *, charted: bool
 ) -> list[Block]:
     """Return what one measurement found: its sentence, chart, table and problems."""
-    finding = f"finding.{experiment.verdict}"
-    blocks: list[Block] = [Para(experiment.text, "lead")]
-    if has(lang, finding):
-        blocks = [Para(say(finding), "lead"), Para(experiment.text, "note")]
+    blocks: list[Block] = [Para(translate(experiment.text, lang), "lead")]
     if charted:
         blocks.append(Figure(chart_name(name), say("experiment.figure")))
     if experiment.rows:
         blocks.append(_table(experiment, say, lang))
     if experiment.problems:
-        blocks.append(Bullets(tuple(experiment.problems)))
+        blocks.append(Bullets(tuple(translate(text, lang) for text in experiment.problems)))
     return blocks
 
 
@@ -125,7 +123,7 @@ def _table(experiment: Experiment, say: Say, lang: str) -> Table:
             return say("yes" if x else "no")
         if isinstance(x, list | tuple):
             return "–".join(_text(name, part, unit.per_ms) for part in x)
-        return _text(name, x, unit.per_ms) if _number(x) else str(x)
+        return _text(name, x, unit.per_ms) if _number(x) else translate(str(x), lang)
 
     columns = [
         Column(

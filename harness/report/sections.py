@@ -21,6 +21,7 @@ from harness.report.document import (
 from harness.report.experiments import chart_name, experiment_blocks
 from harness.report.lanes import MAX_REQUESTS
 from harness.report.messages import Say, has, messages
+from harness.report.messages.phrases import translate
 from harness.report.numbers import NONE, Missing, count, known, load
 from harness.report.steps import client_table, kind_table, load_table, resource_table, unused, vote_table
 from harness.results import Limit, Report, Step
@@ -40,15 +41,15 @@ def make_document(report: Report, run: RunData, charts: Sequence[str], lang: str
     model = report.target.get("model")
     eyebrow = "eyebrow.model" if model else "eyebrow"
     sections = [
-        _limits(report, say),
+        _limits(report, say, lang),
         _why(report, ladder, charts, say, lang),
         _bottleneck(report, charts, say, lang),
         _latency(report, charts, say),
         _time(report, run, charts, say),
-        _steps(report, ladder, say),
-        _kinds(ladder, say),
+        _steps(report, ladder, say, lang),
+        _kinds(ladder, say, lang),
         *_experiments(report, charts, say, lang),
-        _problems(report, say),
+        _problems(report, say, lang),
         _method(say),
         _conditions(say),
         _versions(report, run, say),
@@ -62,12 +63,12 @@ def make_document(report: Report, run: RunData, charts: Sequence[str], lang: str
         details=verdict.details(report, say),
         labels=verdict.labels(report, say),
         facts=verdict.facts(report.knee, say),
-        alerts=verdict.alerts(report, run, say),
+        alerts=verdict.alerts(report, run, say, lang),
         sections=tuple(s for s in sections if s is not None),
     )
 
 
-def _limits(report: Report, say: Say) -> Section | None:
+def _limits(report: Report, say: Say, lang: str) -> Section | None:
     if not report.limits and report.knee is None:
         return None
     given = [limit for limit in report.limits if limit.value is not None]
@@ -77,14 +78,15 @@ def _limits(report: Report, say: Say) -> Section | None:
         columns = [
             Column(say("limits.setting"), lambda x: f"{x.section}.{x.key}", numeric=False),
             Column(say("limits.value"), _limit_value),
-            Column(say("limits.why"), lambda x: x.why, numeric=False),
+            Column(say("limits.why"), lambda x: translate(x.why, lang), numeric=False),
         ]
         blocks += [Para(say("limits.intro")), _simple(given, columns, say)]
     else:
         blocks.append(Para(say("limits.none")))
     if without:
-        names = [say("limits.unsupported.one", name=f"{x.section}.{x.key}", why=x.why) for x in without]
-        blocks.append(Para(say("limits.unsupported", names=say("join").join(names)), "note"))
+        reasons = [(f"{x.section}.{x.key}", translate(x.why, lang)) for x in without]
+        names = say("join").join(say("limits.unsupported.one", name=name, why=why) for name, why in reasons)
+        blocks.append(Para(say("limits.unsupported", names=names), "note"))
     return Section("limits", say("limits.title"), tuple(blocks))
 
 
@@ -108,7 +110,7 @@ def _why(report: Report, ladder: list[Step], charts: Sequence[str], say: Say, la
         blocks.append(Bullets((say("why.A"), say("why.B"), say("why.C"))))
         blocks.append(vote_table(knee, say, lang) if knee.votes else Para(say("why.none"), "note"))
         if knee.notes:
-            blocks.append(Bullets(tuple(knee.notes)))
+            blocks.append(Bullets(tuple(translate(note, lang) for note in knee.notes)))
         if knee.cross_checks:
             columns = [
                 Column(say("checks.name"), lambda x: _word("check", x[0], say, lang), numeric=False),
@@ -122,7 +124,7 @@ def _why(report: Report, ladder: list[Step], charts: Sequence[str], say: Say, la
                     lambda x: NONE if x[1].agrees is None else say("yes" if x[1].agrees else "no"),
                     numeric=False,
                 ),
-                Column(say("checks.detail"), lambda x: x[1].detail or NONE, numeric=False),
+                Column(say("checks.detail"), lambda x: translate(x[1].detail, lang) or NONE, numeric=False),
             ]
             rows = list(knee.cross_checks.items())
             blocks.append(_simple(rows, columns, say, title=say("checks.title")))
@@ -143,7 +145,7 @@ def _bottleneck(report: Report, charts: Sequence[str], say: Say, lang: str) -> S
         resource = _word("resource", found.resource, say, lang)
         blocks.append(Para(say("bottleneck.sentence", stage=stage, resource=resource), "lead"))
     if found is not None and found.evidence:
-        blocks.append(Bullets(tuple(found.evidence)))
+        blocks.append(Bullets(tuple(translate(text, lang) for text in found.evidence)))
     if "stages" in charts:
         blocks.append(Figure("stages", say("bottleneck.figure")))
     else:
@@ -182,22 +184,22 @@ def _time(report: Report, run: RunData, charts: Sequence[str], say: Say) -> Sect
     return Section("time", say("time.title"), tuple(blocks))
 
 
-def _steps(report: Report, ladder: list[Step], say: Say) -> Section:
+def _steps(report: Report, ladder: list[Step], say: Say, lang: str) -> Section:
     rest = [step for step in report.steps if step not in ladder]
     steps = [*ladder, *rest]
     if not steps:
         return Section("steps", say("steps.title"), (Para(say("steps.none")),))
     blocks: list[Block] = [
-        load_table(steps, report.knee, say),
-        *unused(steps, say),
-        resource_table(steps, report.knee, say),
-        client_table(steps, report.knee, say),
+        load_table(steps, report.knee, say, lang),
+        *unused(steps, say, lang),
+        resource_table(steps, report.knee, say, lang),
+        client_table(steps, report.knee, say, lang),
     ]
     return Section("steps", say("steps.title"), tuple(blocks))
 
 
-def _kinds(ladder: list[Step], say: Say) -> Section | None:
-    table = kind_table(ladder, say)
+def _kinds(ladder: list[Step], say: Say, lang: str) -> Section | None:
+    table = kind_table(ladder, say, lang)
     if table is None:
         return None
     return Section("kinds", say("kinds.title"), (Para(say("kinds.intro")), table))
@@ -211,13 +213,17 @@ def _experiments(report: Report, charts: Sequence[str], say: Say, lang: str) -> 
     return sections
 
 
-def _problems(report: Report, say: Say) -> Section:
+def _problems(report: Report, say: Say, lang: str) -> Section:
     if not report.problems:
         return Section("problems", say("problems.title"), (Para(say("problems.none")),))
     columns = [
         Column(say("problems.what"), lambda p: say(f"problem.{p.code}"), numeric=False),
-        Column(say("problems.where"), lambda p: p.step or say("problems.run"), numeric=False),
-        Column(say("problems.detail"), lambda p: p.text, numeric=False),
+        Column(
+            say("problems.where"),
+            lambda p: translate(p.step, lang) if p.step else say("problems.run"),
+            numeric=False,
+        ),
+        Column(say("problems.detail"), lambda p: translate(p.text, lang), numeric=False),
     ]
     table = _simple(report.problems, columns, say)
     return Section("problems", say("problems.title"), (Para(say("problems.intro")), table))

@@ -8,8 +8,10 @@ from functools import partial
 from harness.report.document import Block, Bullets, Column, Para, Table, tabulate
 from harness.report.layers import step_load
 from harness.report.messages import Say
+from harness.report.messages.phrases import translate
 from harness.report.numbers import (
     GIB,
+    NONE,
     Missing,
     Value,
     count,
@@ -49,7 +51,7 @@ def row_marks(steps: Sequence[Step], knee: Knee | None) -> dict[int, str]:
     return marks
 
 
-def load_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+def load_table(steps: Sequence[Step], knee: Knee | None, say: Say, lang: str) -> Table:
     """Return load, counts, throughput and latency of each step."""
     times = [t for s in steps for t in (s.latency.p99_ms, s.ttft.p99_ms) if t is not None]
     unit = time_unit(max(times, default=None))
@@ -68,7 +70,7 @@ def load_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
 
     open_loop = any(s.users is None for s in steps)
     columns = [
-        Column(say("col.step"), lambda s: s.label, numeric=False),
+        Column(say("col.step"), lambda s: translate(s.label, lang), numeric=False),
         Column(say("col.n"), lambda s: count(s.n)),
         Column(say("col.failures"), lambda s: count(s.failures)),
         *(
@@ -97,7 +99,7 @@ def load_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
     )
 
 
-def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say, lang: str) -> Table:
     """Return GPU and engine figures of each step, one row a GPU."""
     rows: list[_GpuRow] = []
     for measured in steps:
@@ -110,8 +112,8 @@ def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
         if stats is None:
             return Missing(say("missing.gpu"))
         few = say("missing.gpu_few" if stats.n else "missing.gpu")
-        reason = stats.missing.get(name) or stats.missing.get(SAMPLED[name]) or few
-        return value(getattr(stats, name), form, reason)
+        reason = stats.missing.get(name) or stats.missing.get(SAMPLED[name]) or ""
+        return value(getattr(stats, name), form, translate(reason, lang) or few)
 
     def engine(row: _GpuRow, name: str, form: Callable[[Number], str]) -> Value:
         stats: EngineStats | None = row[0].engine
@@ -126,7 +128,7 @@ def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
         return Column(say(f"col.{title}"), lambda row: read(row, name, form))
 
     columns = [
-        Column(say("col.step"), lambda row: row[0].label, numeric=False),
+        Column(say("col.step"), lambda row: translate(row[0].label, lang), numeric=False),
         *(
             [Column("GPU", lambda row: row[1] or Missing(say("missing.gpu")), numeric=False)]
             if several
@@ -154,11 +156,11 @@ def resource_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
     )
 
 
-def client_table(steps: Sequence[Step], knee: Knee | None, say: Say) -> Table:
+def client_table(steps: Sequence[Step], knee: Knee | None, say: Say, lang: str) -> Table:
     """Return rates per minute, goodput, and how the load generator itself fared at each step."""
     none, client = say("missing.figure"), say("missing.client")
     columns = [
-        Column(say("col.step"), lambda s: s.label, numeric=False),
+        Column(say("col.step"), lambda s: translate(s.label, lang), numeric=False),
         Column(say("col.rpm"), lambda s: value(s.rpm, plain, none)),
         Column(say("col.tpm"), lambda s: value(s.tpm, plain, none)),
         Column(say("col.goodput"), lambda s: value(s.goodput, plain, none)),
@@ -185,7 +187,7 @@ def _gpus(steps: Sequence[Step], say: Say) -> str:
     return say("resources.simulated" if simulated else "resources.caption", gpu=names)
 
 
-def kind_table(steps: Sequence[Step], say: Say) -> Table | None:
+def kind_table(steps: Sequence[Step], say: Say, lang: str) -> Table | None:
     """Return latency and time to first token of each payload kind at each step; None for a single kind."""
     rows = [(step, kind, stats) for step in steps for kind, stats in sorted(step.by_kind.items())]
     if len({kind for _, kind, _ in rows}) < 2:
@@ -197,7 +199,7 @@ def kind_table(steps: Sequence[Step], say: Say) -> Table | None:
         return Column(say(title, unit=unit.name), lambda row: value(read(row[2]), unit.text, reason))
 
     columns = [
-        Column(say("col.step"), lambda row: row[0].label, numeric=False),
+        Column(say("col.step"), lambda row: translate(row[0].label, lang), numeric=False),
         Column(say("col.kind"), lambda row: row[1], numeric=False),
         Column(say("col.n"), lambda row: count(row[2].n)),
         column("col.p50", lambda k: k.latency.p50_ms, none),
@@ -209,10 +211,10 @@ def kind_table(steps: Sequence[Step], say: Say) -> Table | None:
     return tabulate(rows, columns, absent=partial(_absent, say))
 
 
-def unused(steps: Sequence[Step], say: Say) -> list[Block]:
+def unused(steps: Sequence[Step], say: Say, lang: str) -> list[Block]:
     """Return why steps were left out of the verdict."""
     lines = [
-        say("steps.unused.one", step=s.label, why=s.why_not or say("missing.figure"))
+        say("steps.unused.one", step=translate(s.label, lang), why=translate(s.why_not or "", lang) or NONE)
         for s in steps
         if not s.used
     ]
@@ -220,7 +222,7 @@ def unused(steps: Sequence[Step], say: Say) -> list[Block]:
 
 
 def vote_table(knee: Knee, say: Say, lang: str) -> Table:
-    """Return the three votes at each step; in words where the analysis has none in the reader's language."""
+    """Return the three votes at each step, and in words what they rest on."""
     none = Missing(say("missing.vote"))
 
     def vote(given: bool | None, share: float | None) -> Value:
@@ -238,7 +240,7 @@ def vote_table(knee: Knee, say: Say, lang: str) -> Table:
         Column(say("votes.C"), lambda v: vote(v.C, v.p_c), numeric=False, always=True),
         Column(
             say("votes.words"),
-            lambda v: v.why if v.why and lang == "en" else in_words(v.A, v.B, v.C, say),
+            lambda v: translate(v.why, lang) or NONE,
             numeric=False,
         ),
     ]
@@ -251,15 +253,6 @@ def vote_table(knee: Knee, say: Say, lang: str) -> Table:
     return tabulate(
         knee.votes, columns, absent=partial(_absent, say), marks=marks, caption=say("votes.caption")
     )
-
-
-def in_words(a: bool | None, b: bool | None, c: bool | None, say: Say) -> str:
-    """Return what the votes of a step say."""
-    given = [say(f"vote.word.{name}") for name, vote in (("A", a), ("B", b), ("C", c)) if vote]
-    words = given or [say("vote.word.none")]
-    if b is None:
-        words.append(say("vote.word.B.missing"))
-    return say("join").join(words)
 
 
 def _signed(x: Number) -> str:

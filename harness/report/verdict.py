@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 from harness.analysis.wording import verdict_sentence
 from harness.report.document import Fact, Facts, Tone
 from harness.report.messages import Say, messages
-from harness.report.numbers import NONE, count, duration, known, load, percent
+from harness.report.messages.phrases import translate
+from harness.report.numbers import NONE, duration, known, load, percent
 from harness.results import Knee, Report, Step
 from harness.rundir import RunData
 
@@ -22,25 +23,7 @@ def sentence(report: Report, ladder: Sequence[Step], lang: str) -> str:
     if knee is None:
         return say("verdict.none")
     rates = bool(ladder) and all(step.users is None for step in ladder)
-    if lang == "en":
-        return verdict_sentence(knee, "requests/s" if rates else "users")
-    return _translated(knee, say("status.rate" if rates else "status.users"), say)
-
-
-def _translated(knee: Knee, unit: str, say: Say) -> str:
-    """Return the same sentence from our own words, for languages that the analysis does not speak."""
-    variant = ""
-    if knee.status == "knee" and knee.votes and knee.votes[-1].users == knee.knee_step:
-        variant = ".last"
-    elif knee.status == "inconclusive" and (knee.undecided is None or knee.most_likely is None):
-        variant = ".any"
-    if knee.status == "below_first" and knee.most_likely is None:
-        variant = ".any"
-    low, high = knee.undecided or (None, None)
-    figures = {"cap": knee.cap, "knee_step": knee.knee_step, "most_likely": knee.most_likely}
-    words = {name: load(x) for name, x in (figures | {"low": low, "high": high}).items()}
-    text = say(f"status.{knee.status}{variant}", unit=unit, **words)
-    return text + say("status.more", n=count(knee.more_requests)) if knee.more_requests else text
+    return translate(verdict_sentence(knee, "requests/s" if rates else "users"), lang)
 
 
 def tone(report: Report) -> Tone:
@@ -108,7 +91,7 @@ def labels(report: Report, say: Say) -> tuple[str, ...]:
     return tuple(found)
 
 
-def alerts(report: Report, run: RunData, say: Say) -> tuple[str, ...]:
+def alerts(report: Report, run: RunData, say: Say, lang: str) -> tuple[str, ...]:
     """Return what a reader must know before the figures."""
     found = []
     if not report.valid:
@@ -116,7 +99,7 @@ def alerts(report: Report, run: RunData, say: Say) -> tuple[str, ...]:
     if run.info.ended_ns is None:
         found.append(say("alert.cut_off"))
     if run.info.stopped_early:
-        found.append(say("alert.stopped", reason=run.info.stopped_early))
+        found.append(say("alert.stopped", reason=translate(run.info.stopped_early, lang)))
     if run.broken_lines:
         files = ", ".join(sorted(run.broken_lines))
         found.append(say("alert.broken", n=sum(run.broken_lines.values()), files=files))
