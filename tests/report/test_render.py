@@ -236,7 +236,7 @@ def test_what_is_missing_is_said(run, report):
     assert "Not shown: GPU, engine metrics (no samples)." in text
 
 
-def test_simulated_figures_are_labelled_as_simulated(run, report):
+def test_simulated_figures_are_labelled_as_simulated(run, report, rendered):
     steps = [
         replace(s, gpu={"sim": GpuStats(name="simulated GPU", simulated=True, n=60, util_mean=0.5)})
         for s in report.steps
@@ -244,16 +244,15 @@ def test_simulated_figures_are_labelled_as_simulated(run, report):
     out = render(replace(report, steps=steps), run)
     assert "simulated engine or GPU" in Page(out.html).text
     assert "GPU figures are simulated (simulated GPU)." in out.markdown
-    plain = render(report, run)
-    assert "simulated" not in plain.markdown
+    assert "simulated" not in rendered.markdown
 
 
-def test_repeated_and_drift_steps_do_not_double_the_line(run, report):
+def test_repeated_and_drift_steps_do_not_double_the_line(run, report, rendered):
     again = replace(report.steps[0], label="1 user (drift)", phase=6)
     drift = replace(run.info.phases[0], index=6, label="1 user (drift)", experiment="drift")
     data = dataclasses.replace(run, info=replace(run.info, phases=[*run.info.phases, drift]))
     out = render(replace(report, steps=[*report.steps, again]), data)
-    assert out.charts["ttft.svg"] == render(report, run).charts["ttft.svg"]
+    assert out.charts["ttft.svg"] == rendered.charts["ttft.svg"]
     assert "1 user (drift)" in out.markdown
 
 
