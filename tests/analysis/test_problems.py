@@ -199,7 +199,8 @@ def gpus(seconds=range(13), used=0.9, gpu="GPU-1", **more):
     return [
         GpuSample(
             seq=k, host="h", gpu=gpu, mono_ns=k * SECOND, mono_end_ns=k * SECOND,
-            wall_ns=WALL_NS + k * SECOND, util=0.5, mem_used_bytes=round(used * 1e10), mem_total_bytes=10**10, source="nvml", **more,
+            wall_ns=WALL_NS + k * SECOND, util=0.5, mem_used_bytes=round(used * 1e10),
+            mem_total_bytes=10**10, source="nvml", **more,
         )
         for k in seconds
     ]  # fmt: skip

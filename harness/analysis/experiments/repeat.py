@@ -65,8 +65,7 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
         figures["stage"] = stage
     else:
         verdict = "steady"
-        text = f"Steady: {len(rest)} repetitions stay within {100 * spread:.0f} % of their median, the "
-        "first included."
+        text = f"Steady: the first and {len(rest)} more stay within {100 * spread:.0f} % of their median."
     return Experiment(
         verdict=verdict, text=text, columns=COLUMNS, rows=table, figures=figures, problems=problems
     )
