@@ -63,7 +63,7 @@ def experiment_chart(experiment: Experiment) -> Spec | None:
     colour: Spec = {
         "field": "name",
         "type": "nominal",
-        "scale": {"domain": names, "range": [ACCENT, SOFT, INK][: len(names)]},
+        "scale": {"domain": names, "range": [ACCENT, SOFT, "#c3cad4"][: len(names)]},
         "legend": {"orient": "top", "title": None},
     }
     time = {"field": "value", "type": "quantitative", "axis": {"title": unit.name, "tickCount": 5}}

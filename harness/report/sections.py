@@ -23,7 +23,15 @@ from harness.report.lanes import MAX_REQUESTS
 from harness.report.messages import Say, has, messages
 from harness.report.messages.phrases import translate
 from harness.report.numbers import NONE, Missing, count, known, load
-from harness.report.steps import client_table, kind_table, load_table, resource_table, unused, vote_table
+from harness.report.steps import (
+    client_table,
+    failures,
+    kind_table,
+    load_table,
+    resource_table,
+    unused,
+    vote_table,
+)
 from harness.results import Limit, Report, Step
 from harness.rundir import RunData
 
@@ -191,6 +199,7 @@ def _steps(report: Report, ladder: list[Step], say: Say, lang: str) -> Section:
         return Section("steps", say("steps.title"), (Para(say("steps.none")),))
     blocks: list[Block] = [
         load_table(steps, report.knee, say, lang),
+        *failures(steps, say, lang),
         *unused(steps, say, lang),
         resource_table(steps, report.knee, say, lang),
         client_table(steps, report.knee, say, lang),

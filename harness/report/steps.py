@@ -65,7 +65,7 @@ def load_table(steps: Sequence[Step], knee: Knee | None, say: Say, lang: str) ->
 
     def slo(step: Step) -> Value:
         if step.meets_slo is None:
-            return Missing(say("missing.slo"))
+            return Missing(say("missing.slo" if step.n else "missing.requests"))
         return say("slo.met" if step.meets_slo else "slo.missed")
 
     open_loop = any(s.users is None for s in steps)
@@ -219,6 +219,16 @@ def unused(steps: Sequence[Step], say: Say, lang: str) -> list[Block]:
         if not s.used
     ]
     return [Para(say("steps.unused")), Bullets(tuple(lines))] if lines else []
+
+
+def failures(steps: Sequence[Step], say: Say, lang: str) -> list[Block]:
+    """Return how requests failed, step by step."""
+    lines = []
+    for step in steps:
+        counts = [f"{name} {count(n)}" for name, n in sorted(step.outcomes.items()) if name != "ok" and n]
+        if step.failures and counts:
+            lines.append(say("steps.failed.one", step=translate(step.label, lang), counts=", ".join(counts)))
+    return [Para(say("steps.failed")), Bullets(tuple(lines))] if lines else []
 
 
 def vote_table(knee: Knee, say: Say, lang: str) -> Table:

@@ -236,6 +236,14 @@ def test_what_is_missing_is_said(run, report):
     assert "Not shown: GPU, engine metrics (no samples)." in text
 
 
+def test_failures_are_counted_by_outcome(run, report):
+    steps = [
+        replace(s, failures=3, outcomes={"ok": s.n, "reset": 2, "timeout_ttft": 1}) for s in report.steps[:2]
+    ]
+    text = render(replace(report, steps=steps), run).markdown
+    assert "- 1 user: reset 2, timeout_ttft 1\n- 2 users: reset 2, timeout_ttft 1" in text
+
+
 def test_simulated_figures_are_labelled_as_simulated(run, report, rendered):
     steps = [
         replace(s, gpu={"sim": GpuStats(name="simulated GPU", simulated=True, n=60, util_mean=0.5)})

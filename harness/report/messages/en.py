@@ -82,7 +82,7 @@ EN: dict[str, str] = {
     "bottleneck.unknown": "The run does not show what limits the service.",
     "bottleneck.none": "No bottleneck was sought: there is no ladder with a verdict.",
     "bottleneck.figure": "Share of each stage in the mean latency, step by step.",
-    "bottleneck.no_stages": "Stage times are missing: the service reported none. See `harness.stages`.",
+    "bottleneck.no_stages": "Stage times are missing: the service reported none. See harness.stages.",
     "stage.client": "the client",
     "stage.network": "the network",
     "stage.pre": "preprocessing",
@@ -122,6 +122,8 @@ EN: dict[str, str] = {
     "steps.client": "Rates and load generator",
     "steps.caption": "Latency and time to first token of good requests started in the step's window; "
     "throughput of those ended in it.",
+    "steps.failed": "Failures by outcome:",
+    "steps.failed.one": "{step}: {counts}",
     "steps.unused": "Not used for the verdict:",
     "steps.unused.one": "{step}: {why}",
     "col.step": "Step",
