@@ -55,7 +55,7 @@ def _print(knee: Knee, unit: str) -> None:
     }
     words = [f"{name} {value:g}" for name, value in figures.items() if value is not None]
     if knee.confidence is not None:
-        words.append(f"confidence {knee.confidence:.0%}")
+        words.append(f"confidence {100 * knee.confidence:.0f} %")
     console.print(", ".join(words))
     if knee.votes:
         console.print(_votes(knee))

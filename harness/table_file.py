@@ -43,7 +43,7 @@ def parse_table(
 ) -> LadderTable:
     """Return the table of a text; raises UserError.
 
-    `wanted` names or numbers the columns of load, throughput and latency; those not given are the first three.
+    `wanted` names or numbers the three columns (load, throughput, latency); without it, the first three.
     """
     lines = _lines(text, file)
     if not lines:

@@ -1,11 +1,11 @@
-"""The verdict on a ladder: the first step at which two of three votes are cast and which no later step
-undoes.
+"""The verdict on a ladder: the first step with two of three votes that no later step undoes.
 
 The rule (`votes`) runs on the ladder as measured and on every replicate (`replicates`). The verdict is what
 most replicates say, its confidence their share; below `CONFIRMED` nothing is confirmed, and the verdict
 names the steps between which the data cannot decide. The cap is the step before the knee; the steady level
-is the profile's next step below the cap, kept for bursts. Steps closer to each other than a quarter are not
-compared: they are left to a second look between cap and knee, where they may move either.
+is the profile's next step below the cap, the rest being kept for bursts. Steps closer to each other than a
+quarter, and those measured to refine, are left to a second look between cap and knee, where they may move
+either.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def find_knee(
     groups = grouped(usable)
     notes = sample_notes(steps)
     slo_cap = max((load for load, met in (slo_ok or {}).items() if met), default=None)
-    compared = thinned([float(g[0].load) for g in groups], profile_loads)
+    compared = _compared([float(g[0].load) for g in groups], profile_loads)
     answered = [g for g in groups if not _over(g)]
     if len(compared) < LEAST_STEPS or not answered:
         likely = _likely_of_few(groups)
@@ -212,6 +212,12 @@ def _at(ordered: Ints, share: float) -> int:
 
 def _load_at(loads: Sequence[Load], index: int) -> Load | None:
     return None if index == BELOW_FIRST else loads[index]
+
+
+def _compared(loads: Sequence[Load], profile_loads: Sequence[Load] | None) -> list[Load]:
+    """Return the profile's steps; all that were measured where too few of the profile's were."""
+    planned = thinned(load for load in loads if load in (profile_loads or loads))
+    return planned if len(planned) >= LEAST_STEPS else thinned(loads)
 
 
 def _over(group: Group) -> bool:

@@ -44,9 +44,9 @@ def measured_notes(
     last = compared[-1]
     if knee.status == "knee" and knee.knee_step == last:
         notes.append(f"The knee is at the last step, {last:g}: nothing beyond can contradict it.")
-    thin = [float(load) for load in measured.loads if load not in compared]
-    if thin:
-        notes.append(f"{_steps(thin)} closer than a quarter to the next: used only between cap and knee.")
+    more = [float(load) for load in measured.loads if load not in compared]
+    if more:
+        notes.append(f"{_steps(more)} compared only where they lie between cap and knee.")
     by_mean = [float(load) for load, yes in zip(ballots.loads[1:], ballots.by_mean, strict=True) if yes]
     if by_mean and groups:
         notes.append(f"At {plain(by_mean)} p95 is too uncertain for a vote; the mean stands in.")
@@ -55,7 +55,8 @@ def measured_notes(
     if len(fallen) and fallen.mean() > 0.9:
         loss = -math.expm1(measured.log_x[0, -1] - measured.log_x[0, peak])
         notes.append(
-            f"Throughput falls beyond {measured.loads[peak]:g}: {loss:.0%} less at {measured.loads[-1]:g}."
+            f"Throughput falls beyond {measured.loads[peak]:g}: "
+            f"{100 * loss:.0f} % less at {measured.loads[-1]:g}."
         )
     cut = [float(load) for load, n in zip(measured.loads, measured.warm_up, strict=True) if n]
     if cut:

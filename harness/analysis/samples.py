@@ -6,7 +6,7 @@ step of which more than half of the requests failed stays whatever was measured:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,26 +98,16 @@ def grouped(samples: Iterable[StepSample]) -> list[Group]:
     return [tuple(by_load[load]) for load in sorted(by_load)]
 
 
-def thinned(loads: Sequence[float], preferred: Iterable[float] | None = None) -> list[float]:
-    """Return the loads that are far enough apart to be compared, lowest first; the preferred ones come first.
-
-    The lowest and the highest load stay.
-    """
+def thinned(loads: Iterable[float]) -> list[float]:
+    """Return the loads that are far enough apart to be compared, lowest first; the highest one stays."""
     ordered = sorted(loads)
-    wanted = set(loads if preferred is None else preferred) & set(ordered)
-    first = _apart([load for load in ordered if load in wanted], [])
-    return _apart([load for load in ordered if load not in wanted], first)
-
-
-def _apart(loads: Sequence[float], kept: Sequence[float]) -> list[float]:
-    found = list(kept)
-    for load in loads:
-        if all(max(load, other) >= CLOSEST * min(load, other) * (1 - 1e-9) for other in found):
-            found.append(load)
-    top = max(loads, default=None)
-    if not kept and top is not None and top not in found and len(found) > 1:
-        found[-1] = top
-    return sorted(found)
+    kept: list[float] = []
+    for load in ordered:
+        if not kept or load >= CLOSEST * kept[-1] * (1 - 1e-9):
+            kept.append(load)
+    if len(kept) > 1:
+        kept[-1] = ordered[-1]
+    return kept
 
 
 def plain(values: Iterable[float]) -> str:

@@ -56,8 +56,8 @@ def _harrell_davis_weights(n: int, q: float) -> tuple[int, Floats]:
 def harrell_davis(x: Floats, q: float) -> Floats:
     """Return the Harrell-Davis (1982) estimate of quantile `q` along the last axis.
 
-    A mean of order statistics under Beta weights: smooth in the data, so that replicates of a small sample do not
-    jump between a few of its values.
+    A mean of order statistics under Beta weights: smooth in the data, so that replicates of a small sample
+    do not jump between a few of its values.
     """
     n = x.shape[-1]
     low, weights = _harrell_davis_weights(n, q)

@@ -21,8 +21,8 @@ from harness.results import Knee
 
 THROUGHPUT_NOISE, LATENCY_NOISE = 0.03, 0.06
 ASSUMED = (
-    f"The table holds no requests: noise of {THROUGHPUT_NOISE:.0%} in throughput and {LATENCY_NOISE:.0%} in "
-    "latency is assumed, and the confidence rests on it."
+    f"The table holds no requests: noise of {100 * THROUGHPUT_NOISE:.0f} % in throughput "
+    f"and {100 * LATENCY_NOISE:.0f} % in latency is assumed, and the confidence rests on it."
 )
 
 

@@ -80,12 +80,12 @@ def _memory_vote(group: Group, first: Group) -> Memory:
     known = kv is not None or bool(counts)
     if kv is not None:
         if kv >= KV_FULL and kv_first is not None and kv - kv_first >= RISEN:
-            found.append(f"KV cache {kv:.0%} full, {kv_first:.0%} at the first step")
+            found.append(f"KV cache {100 * kv:.0f} % full, {100 * kv_first:.0f} % at the first step")
     elif gpu is not None and gpu_first is not None:
         preallocated = gpu >= NVML_FULL - RISEN and abs(gpu - gpu_first) < FLAT_MEMORY
         known = known or not preallocated
         if gpu >= NVML_FULL and gpu - gpu_first >= RISEN:
-            found.append(f"GPU memory {gpu:.0%} full, {gpu_first:.0%} at the first step")
+            found.append(f"GPU memory {100 * gpu:.0f} % full, {100 * gpu_first:.0f} % at the first step")
     if found:
         return Memory(True, ", ".join(found))
     return Memory(False, "") if known else Memory(None, "no memory figures")

@@ -51,7 +51,13 @@ def test_an_open_loop_shows_whether_its_first_step_kept_up() -> None:
 
 
 def test_falling_behind_in_an_open_loop_is_a_knee_though_throughput_grew() -> None:
-    steps = [arrivals(1, 1, 1), arrivals(2, 2, 1), arrivals(4, 4, 1.2), arrivals(6, 5.2, 15), arrivals(8, 5.2, 30)]
+    steps = [
+        arrivals(1, 1, 1),
+        arrivals(2, 2, 1),
+        arrivals(4, 4, 1.2),
+        arrivals(6, 5.2, 15),
+        arrivals(8, 5.2, 30),
+    ]
     knee = find_knee(steps)
     assert (knee.status, knee.cap, knee.knee_step) == ("knee", 4, 6)
 
@@ -141,10 +147,13 @@ def test_three_repeats_outvote_one_slowed_step() -> None:
 
 
 def test_refined_steps_move_cap_and_knee_but_not_the_steady_level() -> None:
-    steps = [*saturating(6.55, n=3000), closed(7, 6.55, 3000)]
-    knee = find_knee(steps, profile_loads=USERS)
-    assert (knee.cap, knee.knee_step, knee.steady) == (7, 8, 6)
-    assert [v.users for v in knee.votes] == [2, 4, 6, 7, 8, 12]
+    profile = (1, 2, 4, 8, 16)
+    steps = saturating(9.6, users=[*profile, 9, 12], n=3000)
+    knee = find_knee(steps, profile_loads=profile)
+    assert (knee.cap, knee.knee_step, knee.steady) == (9, 12, 8)
+    assert [v.users for v in knee.votes] == [2, 4, 8, 9, 12, 16]
+    knee = find_knee([*saturating(6, n=3000), closed(7, 6, 3000)], profile_loads=USERS)
+    assert (knee.cap, knee.knee_step, knee.steady) == (6, 7, 4)
 
 
 def test_refined_steps_that_decide_nothing_are_named() -> None:
@@ -167,7 +176,7 @@ def test_a_verdict_repeats_and_does_not_hang_on_the_order() -> None:
 
 def test_throughput_that_falls_is_noted() -> None:
     steps = [closed(u, x, 500) for u, x in zip(USERS, (1, 2, 4, 6, 5, 4), strict=True)]
-    assert any("Throughput falls beyond 6: 33% less at 12" in note for note in find_knee(steps).notes)
+    assert any("Throughput falls beyond 6: 33 % less at 12" in note for note in find_knee(steps).notes)
 
 
 def test_two_peaks_of_latency_are_noted() -> None:

@@ -73,7 +73,13 @@ def test_the_mean_stands_in_where_p95_is_uncertain() -> None:
 
 
 def test_an_open_loop_votes_when_the_service_falls_behind() -> None:
-    steps = [arrivals(1, 1, 1), arrivals(2, 2, 1), arrivals(4, 4, 1.3), arrivals(6, 5.4, 9), arrivals(8, 5.4, 20)]
+    steps = [
+        arrivals(1, 1, 1),
+        arrivals(2, 2, 1),
+        arrivals(4, 4, 1.3),
+        arrivals(6, 5.4, 9),
+        arrivals(8, 5.4, 20),
+    ]
     found = ballots(steps)
     assert found.e_x[0, 2] > 0.35  # throughput still grows
     assert list(found.c[0]) == [False, False, True, True]
@@ -83,9 +89,9 @@ def test_an_open_loop_votes_when_the_service_falls_behind() -> None:
 @pytest.mark.parametrize(
     ("change", "vote", "word"),
     [
-        ({"kv_p95": 0.95}, True, "KV cache 95% full"),
+        ({"kv_p95": 0.95}, True, "KV cache 95 % full"),
         ({"kv_p95": 0.85}, False, ""),
-        ({"nvml_p95": 0.97}, True, "GPU memory 97% full"),
+        ({"nvml_p95": 0.97}, True, "GPU memory 97 % full"),
         ({"nvml_p95": 0.90}, False, ""),
         ({"preemptions": 4.0}, True, "4 preemptions"),
         ({"preemptions": 2.0}, False, ""),

@@ -1,20 +1,23 @@
 """Load ladders whose knee is known beforehand, from queueing models of a service.
 
-Closed loop without think time, time in units of the mean time of a lone request (R(1) = 1). Two kinds of model:
+Closed loop without think time, time in units of the mean time of a lone request (R(1) = 1). Two kinds of
+model:
 
-- stations: requests pass a delay (network, anything that never queues), then c servers first come first served.
-  Simulated event by event: M/M/c machine repairman (Gross & Harris 1998, ch. 2), M/G/c with mixtures of short and
-  long requests, slots of near-constant service, a serial service, KV memory for c requests with preemption
-  beyond it (Kwon et al. 2023), a service that refuses what it cannot start at once.
+- stations: requests pass a delay (network, anything that never queues), then c servers first come first
+served.
+  Simulated event by event: M/M/c machine repairman (Gross & Harris 1998, ch. 2), M/G/c with mixtures of
+  short and long requests, slots of near-constant service, a serial service, KV memory for c requests with
+  preemption beyond it (Kwon et al. 2023), a service that refuses what it cannot start at once.
 - curves: R(N) = N / X(N) for every request, spread by a gamma variate: the universal scalability law (Gunther
   1993), thrashing (Denning 1968: beyond c the throughput falls), linear and near-linear services.
 
-The truth is that of operational analysis (Denning & Buzen 1978): with X_max the highest throughput of the model and
-R(1) its time unloaded, the asymptotes cross at N* = X_max R(1): below it the service has room, above it requests wait.
-A soft curve reaches X_max only later; the knee then lies anywhere from N* to the load with nine tenths of X_max. A step
-of the ladder is a right cap where that interval meets its part of the axis; parts of neighbours overlap in the
-middle half (on the log scale) of what lies between them, for a capacity there can be called either. One step right:
-the ladder has one right answer. Nothing of the rule under test enters.
+The truth is that of operational analysis (Denning & Buzen 1978): with X_max the highest throughput of the
+model and R(1) its time unloaded, the asymptotes cross at N* = X_max R(1): below it the service has room,
+above it requests wait. A soft curve reaches X_max only later; the knee then lies anywhere from N* to the
+load with nine tenths of X_max. A step of the ladder is a right cap where that interval meets its part of
+the axis; parts of neighbours overlap in the middle half (on the log scale) of what lies between them, for a
+capacity there can be called either. One step right: the ladder has one right answer. Nothing of the rule
+under test enters.
 """
 
 from __future__ import annotations
@@ -109,7 +112,9 @@ class Measurement:
         self.rows: list[Row] = []
         queue = service.servers if service.servers is not None else users
         self._free = [0.0] * queue
-        self._coming = [(float(t), float(t), 0) for t in rng.uniform(0, 0.2, users)]  # at queue, begun, failures
+        self._coming = [
+            (float(t), float(t), 0) for t in rng.uniform(0, 0.2, users)
+        ]  # at queue, begun, failures
         heapify(self._coming)
         self._times: list[float] = []
         self._works: list[float] = []
@@ -119,7 +124,7 @@ class Measurement:
         self.preemptions = 0
 
     def sample(self, hold: float) -> StepSample:
-        """Return the measure of a window of so many seconds after the settle time, longer where too few are good."""
+        """Return a window of so many seconds after the settle time, or longer where too few are good."""
         t0 = self._settled
         good: list[Row] = []
         while True:
@@ -224,9 +229,7 @@ def draw(seed: int, number: int, *, slowed: bool = False) -> Ladder:
     )
     hold = math.exp(rng.uniform(math.log(60), math.log(600)))
     neighbour = (int(rng.integers(len(users))), float(rng.uniform(1.2, 1.5))) if slowed else None
-    return Ladder(
-        int(rng.integers(2**31)), users, service, noise, hold, truth_of(service, users), neighbour
-    )
+    return Ladder(int(rng.integers(2**31)), users, service, noise, hold, truth_of(service, users), neighbour)
 
 
 def truth_of(service: Service, users: tuple[int, ...]) -> Truth:
@@ -263,7 +266,7 @@ def _steps_near(load: float, users: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _target(rng: np.random.Generator, users: tuple[int, ...]) -> float:
-    """Return where a service should saturate: on a step, in a quarter of the cases between two, at times beyond."""
+    """Return where a service should saturate: on a step, for a quarter between two, at times beyond."""
     if rng.random() < 0.08:
         return users[-1] * float(rng.uniform(1.3, 3))
     step = int(rng.integers(len(users) - 1))

@@ -2,9 +2,9 @@
 
     python tests/perf/validate.py --ladders 1000 --seed 2
 
-Each ladder is measured as the harness would: every step for the same time (`fixed`), or held on, up to four times as
-long, until its votes are decided (`adaptive`). In a third arm a neighbour slows one measure of one step, and the
-ladder is measured once, or three times with the median of each step.
+Each ladder is measured as the harness would: every step for the same time (`fixed`), or held on, up to four
+times as long, until its votes are decided (`adaptive`). In a third arm a neighbour slows one measure of one
+step, and the ladder is measured once, or three times with the median of each step.
 
 A verdict is scored by the right caps of the ladder. Shares of right verdicts are over ladders with one right
 answer; where several are right, any of them must be met.
@@ -23,11 +23,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import ladders as known  # noqa: E402
+import ladders as known
 
-from harness.analysis.hold import is_decided  # noqa: E402
-from harness.analysis.knee import StepSample, find_knee  # noqa: E402
-from harness.results import Knee  # noqa: E402
+from harness.analysis.hold import is_decided
+from harness.analysis.knee import StepSample, find_knee
+from harness.results import Knee
 
 LONGEST = 4  # times the shortest hold
 REPEATS = 3
@@ -107,7 +107,7 @@ def score(number: int, ladder: known.Ladder, knee: Knee, steps: Sequence[StepSam
 
 
 def distance(cap: float | None, right: Sequence[int], users: Sequence[int]) -> int:
-    """Return by how many steps a cap lies beside the right ones; more than any ladder has where there is none."""
+    """Return by how many steps a cap lies beside the right ones; no cap lies beyond all of them."""
     if cap is None:
         return len(users)
     place, low, high = users.index(int(cap)), users.index(right[0]), users.index(right[-1])
@@ -140,7 +140,7 @@ def share(values: Iterable[bool]) -> float:
 
 
 def finder_shares(outcomes: Sequence[Outcome]) -> dict[str, tuple[float, float, float]]:
-    """Return of each cross-check: exact, one off, two or more off, where one answer is right."""
+    """Return each cross-check's shares: exact, one off, two or more off; where one answer is right."""
     found = {}
     for name in FINDERS:
         offs = [abs(o.finders[name]) for o in outcomes if o.single]
@@ -151,7 +151,9 @@ def finder_shares(outcomes: Sequence[Outcome]) -> dict[str, tuple[float, float, 
 
 def main() -> None:
     """Print the table, or the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ladders", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=2, help="1 was used for tuning")
     parser.add_argument("--jobs", type=int, default=2)
@@ -200,7 +202,11 @@ def table(arms: dict[str, list[Outcome]]) -> str:
     lines += ["", "| finder (adaptive) | exact | one off | two off or more |", "|---|---|---|---|"]
     for name, shares in finder_shares(arms["adaptive"]).items():
         lines.append(f"| {name} | " + " | ".join(f"{100 * s:.1f} %" for s in shares) + " |")
-    lines += ["", "| family (adaptive) | ladders | confirmed right | wrong | inconclusive |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| family (adaptive) | ladders | confirmed right | wrong | inconclusive |",
+        "|---|---|---|---|---|",
+    ]
     for family in known.FAMILIES:
         mine = [o for o in arms["adaptive"] if o.family == family and o.single]
         right = sum(o.confirmed and o.off == 0 for o in mine)
