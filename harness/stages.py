@@ -80,7 +80,7 @@ class StageClock:
     def fields(self) -> dict[str, Any]:
         """Return what the JSON line holds: stages in milliseconds, None where a stamp is missing."""
         line: dict[str, Any] = {"v": 1, "req_id": self.req_id}
-        for name, first, last in zip(BETWEEN, STAMPS, STAMPS[1:], strict=True):
+        for name, first, last in zip(BETWEEN, STAMPS[:-1], STAMPS[1:], strict=True):
             known = first in self._at and last in self._at
             line[name] = (self._at[last] - self._at[first]) / 1e6 if known else None
         if self._images:
@@ -124,6 +124,10 @@ class StageWriter:
         with self._lock:
             self._out.write(line)
             self._out.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._out.close()
 
 
 def is_on() -> bool:

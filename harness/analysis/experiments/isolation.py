@@ -1,8 +1,8 @@
 """What long requests cost the short ones beside them, at the same number of users.
 
-The factor is the short kind's mean time to first token beside long requests over that alone, and p95 likewise
-(some wait behind a long one, others do not: a median would show either). Separate queues are worth it where even
-the lower end of one of the two 95 % intervals is above 1.2.
+The factor is the short kind's mean time to first token beside long requests over that alone, and p95
+likewise (some wait behind a long one, others do not: a median would show either). Separate queues are worth
+it where even the lower end of one of the two 95 % intervals is above 1.2.
 """
 
 from __future__ import annotations
