@@ -192,6 +192,13 @@ def read_table(path: Path, row_type: type[Any], broken: dict[str, int] | None = 
 _OBJECTS = ("missing", "throttle", "req_id", "error", "img_wh")
 
 
+_REPEATED = ("img_wh", "missing", "throttle")  # lists and maps of few different values: each kept once
+
+
+def _key(value: list[Any] | dict[str, str] | None) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else None if value is None else tuple(value)
+
+
 class _Column:
     """Gathers one field chunk by chunk in its natural type; equal names and lists are kept once."""
 
@@ -210,14 +217,14 @@ class _Column:
         elif bool not in kinds:
             self.dtype, self.known = np.int32, defaultdict()
             self.known.default_factory = self.known.__len__  # a new name gets the next number
-        self.shared: dict[Any, Any] | None = {} if name == "img_wh" else None
+        self.shared: dict[Any, Any] | None = {} if name in _REPEATED else None
         self.parts: list[Any] = []
 
     def add(self, values: tuple[Any, ...]) -> None:
         if self.known is not None:
             part = np.fromiter(map(self.known.__getitem__, values), np.int32, len(values))
         elif self.shared is not None:
-            part = np.fromiter((self.shared.setdefault(tuple(v), v) for v in values), object, len(values))
+            part = np.fromiter((self.shared.setdefault(_key(v), v) for v in values), object, len(values))
         elif self.dtype is object:
             part = np.fromiter(values, object, len(values))
         else:

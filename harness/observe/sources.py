@@ -48,7 +48,7 @@ def open_source(text: str, engine: str | None, clocks: Clocks) -> Source | None:
             return SimulatedSource(Getter(url), host, clocks)
         case "auto" if not url:
             nvml = NvmlSource(host, clocks)
-            if nvml.ready or engine is None:
+            if (nvml.ready and not nvml.words.startswith("none")) or engine is None:
                 return nvml
             simulated = SimulatedSource(Getter(engine), host, clocks)
             if simulated.read():

@@ -91,6 +91,7 @@ def test_kill_stop_and_restart_of_the_sidecar_with_the_harness_attached(
             file.write(b'{"v":1,"seq":')
         wait_for(lambda: here.status()["gpu"].startswith("none: sidecar"))
         killed = arrived()
+        time.sleep(0.5)
         second, _ = run_sidecar(*where)
         wait_for(lambda: arrived() >= killed + 5)
         second.terminate()
