@@ -118,7 +118,7 @@ class Sidecar:
             self._begin("engine", self._scrape)
         self._threads.append(serve(self._server))
 
-    def close(self, timeout_s: float = 6.0) -> None:
+    def close(self, timeout_s: float = 4.5) -> None:
         """End: fetch what is left, exchange clocks once more, let go of the driver after its last call."""
         if self._closed:
             return
