@@ -70,11 +70,11 @@ def find_knee(
     profile_loads: Sequence[Load] | None = None,
     replicates: int = REPLICATES,
 ) -> Knee:
-    """Return the verdict on the measures of a ladder, in any order; of a load measured several times, the
-    medians.
+    """Return the verdict on the measures of a ladder, in any order.
 
-    `slo_ok` says of each load whether it met the SLO. `profile_loads` are the steps of the profile: others
-    were measured to refine. The seed makes the verdict repeatable.
+    Of a load measured several times the medians count. `slo_ok` says of each load whether it met the SLO.
+    `profile_loads` are the steps of the profile: others were measured to refine. The seed makes the verdict
+    repeatable.
     """
     usable = [step for step in steps if step.fault is None]
     groups = grouped(usable)
@@ -138,8 +138,7 @@ def decide(ladder: Ladder, compared: Sequence[Load], *, profile_loads: Sequence[
 
 
 def _caps(ladder: Ladder, ballots: rule.Ballots) -> Ints:
-    """Return per row the index of the cap: the last step where there is no knee, BELOW_FIRST where none
-    carries.
+    """Return per row the index of the cap: the last step without a knee, BELOW_FIRST where no step carries.
 
     A knee at the second step leaves open whether the first is saturated too. One user is the least there
     is, and an open loop shows whether it kept up; above one user in a closed loop nothing shows it.

@@ -79,7 +79,7 @@ def _bimodal(latency_ms: Floats) -> bool:
     """Sarle's coefficient (skewness^2 + 1) / kurtosis of the log latency."""
     if len(latency_ms) < LEAST_FOR_SHAPE:
         return False
-    z = np.log(latency_ms)
+    z = np.log(np.maximum(latency_ms, 1e-6))
     z = z - z.mean()
     variance = float((z**2).mean())
     if variance <= 1e-12:

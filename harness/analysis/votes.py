@@ -5,11 +5,10 @@ e = ln(value_k / value_k-1) / ln(load_k / load_k-1). In a closed loop N = X R (L
 mean latency share the growth of the load out among them: e_x + e_mean = 1.
 
 A  p95 grows faster than the requests served: e_p95 > e_x. Where the error of that difference is above
-   `TAIL_ERROR`
-   the mean stands in for p95.
+   `TAIL_ERROR`, the mean stands in for p95; in a closed loop that follows from C.
 B  memory or refusals: KV cache (else GPU memory) full and risen, preemptions, or failures beyond chance.
-C  throughput no longer follows: e_x < `FLAT`; in an open loop also when the service falls behind the
-   arrivals.
+C  throughput no longer follows: e_x < `FLAT`; in an open loop also where the service
+   falls behind the arrivals.
 """
 
 from __future__ import annotations

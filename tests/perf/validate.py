@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ladders as known
+from services import FAMILIES
 
 from harness.analysis.hold import is_decided
 from harness.analysis.knee import StepSample, find_knee
@@ -207,7 +208,7 @@ def table(arms: dict[str, list[Outcome]]) -> str:
         "| family (adaptive) | ladders | confirmed right | wrong | inconclusive |",
         "|---|---|---|---|---|",
     ]
-    for family in known.FAMILIES:
+    for family in FAMILIES:
         mine = [o for o in arms["adaptive"] if o.family == family and o.single]
         right = sum(o.confirmed and o.off == 0 for o in mine)
         wrong = sum(o.confirmed and o.off != 0 for o in mine)
