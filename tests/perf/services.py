@@ -3,9 +3,9 @@
 Time is in units of the mean time of a lone request: R(1) = 1 and X(1) = 1. Two kinds of model:
 
 - stations: requests pass a delay (network, anything that never queues), then c servers, first come first
-  served: M/M/c machine repairman (Gross & Harris 1998, ch. 2), M/G/c with mixtures of short and long requests,
-  slots of near-constant service, a serial service, KV memory for c requests with preemption beyond it (Kwon et
-  al. 2023), a service that refuses what it cannot start at once.
+  served: M/M/c machine repairman (Gross & Harris 1998, ch. 2), M/G/c with mixtures of short and long
+  requests, slots of near-constant service, a serial service, KV memory for c requests with preemption beyond
+  it (Kwon et al. 2023), a service that refuses what it cannot start at once.
 - curves: R(N) = N / X(N) for every request, spread by a gamma variate: the universal scalability law (Gunther
   1993), thrashing (Denning 1968: beyond c the throughput falls), linear and near-linear services.
 """
