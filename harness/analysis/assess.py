@@ -44,7 +44,7 @@ def assess(run: RunData, *, seed: int = 0, stage_log: Table | None = None) -> Re
         run=run.info.run,
         profile=run.info.profile,
         experiment=run.info.experiment,
-        valid=is_valid(run, rows, knee),
+        valid=is_valid(run, windows, knee),
         problems=find_problems(run, rows, pairs),
         steps=[s for w, s in pairs if w.phase.experiment in ("steps", "drift")],
         knee=knee,
@@ -165,12 +165,12 @@ def planned_loads(run: RunData) -> set[Load]:
     return {load for load in loads if load is not None}
 
 
-def is_valid(run: RunData, rows: Rows, knee: Knee | None) -> bool:
+def is_valid(run: RunData, windows: Sequence[Window], knee: Knee | None) -> bool:
     """Return whether the run can support what it was made for.
 
     A ladder of one step was not made for a knee: it is judged by its SLO.
     """
-    if not rows.ok.any() or any(worker.lost for worker in run.info.workers):
+    if not any(len(w.good) for w in windows) or any(worker.lost for worker in run.info.workers):
         return False
     if knee is None or (len(planned_loads(run)) == 1 and knee.status == "insufficient"):
         return True
