@@ -15,6 +15,7 @@ from harness.records import ClockExchange
 
 BURST = 16
 SETUP_WITHIN_S = 600.0  # a worker on another host encodes the corpus itself
+ASK_AGAIN_S = 1.0
 ANSWER_WITHIN_S = 2.0
 DRAIN_WITHIN_S = 15.0
 POLL_S = 0.01
@@ -60,9 +61,14 @@ class Crew:
 
     def set_up(self, workers: list[str], setup_of: Callable[[str], Setup]) -> None:
         """Tell workers everything of the run and wait until each is ready; UserError where one is not."""
-        for worker in workers:
-            self.tell(worker, messages.SETUP, pack(setup_of(worker)))
-        self._wait(lambda: all(w in self.hellos for w in workers) or bool(self.missing()), SETUP_WITHIN_S)
+        deadline = time.monotonic() + SETUP_WITHIN_S
+        while time.monotonic() < deadline and not set(workers) & set(self.missing()):
+            waiting = [worker for worker in workers if worker not in self.hellos]
+            if not waiting:
+                break
+            for worker in waiting:  # again and again: one that has just connected may not listen yet
+                self.tell(worker, messages.SETUP, pack(setup_of(worker)))
+            self._wait(lambda: all(w in self.hellos for w in workers), ASK_AGAIN_S)
         for worker in workers:
             hello = self.hellos.get(worker)
             if hello is None:

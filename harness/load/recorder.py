@@ -78,13 +78,18 @@ class WorkerRecorder:
     def flush(self, status: bytes) -> None:
         """Send what has come up, in batches, with the worker's status on the last; resend what got lost."""
         now_s = time.monotonic()
-        for batch in self._kept:
-            if now_s - batch.sent_s > RESEND_AFTER_S:
-                batch.sent_s = now_s
-                self._send(batch.message)
+        self.resend(older_than_s=RESEND_AFTER_S)
         while len(self._rows) > MAX_ROWS:
             self._ship(MAX_ROWS, None, now_s)
         self._ship(len(self._rows), status, now_s)
+
+    def resend(self, older_than_s: float = -1.0) -> None:
+        """Send again what was not acknowledged; what the master has already it leaves out."""
+        now_s = time.monotonic()
+        for batch in list(self._kept):
+            if now_s - batch.sent_s > older_than_s:
+                batch.sent_s = now_s
+                self._send(batch.message)
 
     def _ship(self, count: int, status: bytes | None, now_s: float) -> None:
         message: Message = {"worker": self.worker, "status": status, "made": self.made}

@@ -8,6 +8,7 @@ whatever a listener raises.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from harness import bundled
 from harness.errors import HarnessError, UserError
 from harness.load.crew import Crew
+from harness.load.signals import Interrupts
 from harness.load.user import KneeUser
 from harness.load.worker import Worker
 from harness.profile import Profile
@@ -160,6 +162,7 @@ def _lead(environment: Any, runner: Any, web_ui: Any, experiment: str, *, local:
         from harness.load.webui import attach
 
         attach(session, web_ui)
+    Interrupts(*(signal.SIGINT, signal.SIGTERM) if session.headless else (signal.SIGINT,))
     environment.events.test_stop.add_listener(session.on_test_stop)
     environment.events.quitting.add_listener(session.on_quitting)
     environment.events.worker_connect.add_listener(session.on_worker_connect)
@@ -168,6 +171,8 @@ def _lead(environment: Any, runner: Any, web_ui: Any, experiment: str, *, local:
 def _follow(environment: Any, runner: Any, key_of: Any, *, local: bool) -> Worker:
     worker = Worker(environment, runner, key_of, local=local)
     worker.listen()
+    if not local:  # an interrupt reaches all processes of a terminal: the master ends the run in order
+        Interrupts(signal.SIGINT, may_wait=lambda: worker.in_run)
     environment.events.test_stopping.add_listener(worker.stop_at_once)
     environment.events.quitting.add_listener(worker.flush)
     return worker

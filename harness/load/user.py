@@ -12,6 +12,7 @@ from locust.user.task import LOCUST_STATE_STOPPING
 
 from harness.load.messages import Order
 from harness.load.open_loop import OpenLoop
+from harness.load.sender import Sender
 from harness.load.worker import Worker
 
 # Locust builds its argument parser once per option of each spawn message: 0.2-0.4 s in which a worker reads
@@ -25,15 +26,13 @@ class KneeUser(User):
 
     worker: ClassVar[Worker]
     _busy = False
-
-    def on_start(self) -> None:
-        """Take a number."""
-        self._sender = self.worker.new_sender()
-        self._phase, self._count = -1, 0
+    _sender: Sender | None = None  # made when the worker knows what to send to
+    _phase, _count = -1, 0
 
     def on_stop(self) -> None:
         """Close the connection."""
-        self._sender.close()
+        if self._sender is not None:
+            self._sender.close()
 
     @task
     def serve(self) -> None:
@@ -64,6 +63,7 @@ class KneeUser(User):
             self._phase, self._count = phase.index, 0
         if phase.requests is not None and self._count >= -(-phase.requests // (phase.users or 1)):
             return -1.0
+        self._sender = self._sender or self.worker.new_sender()
         entry = self.worker.entry(phase, self._count, self._sender.number)
         self._count += 1
         return self._sender.send(phase, entry).backoff_ms / 1000

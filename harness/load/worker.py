@@ -58,6 +58,11 @@ class Worker:
         self._idle: list[Sender] = []
         self._senders = self._ids = self._salt = 0
 
+    @property
+    def in_run(self) -> bool:
+        """Whether a run is on."""
+        return self._recorder is not None
+
     # What users ask
 
     @property
@@ -132,8 +137,11 @@ class Worker:
 
     def _on_setup(self, environment: Any, msg: Any) -> None:
         error = file = None
+        setup = unpack(msg.data, Setup)
+        if setup.run == self.run:  # asked again while it gets ready
+            return
+        self.run = setup.run
         try:
-            setup = unpack(msg.data, Setup)
             file = self._begin(setup)
         except Exception as problem:
             log.debug("setup failed", exc_info=True)
@@ -149,7 +157,7 @@ class Worker:
 
     def _begin(self, setup: Setup) -> Path | None:
         self._end(complete=False)
-        self.run, self.profile = setup.run, setup.profile
+        self.profile = setup.profile
         self.index, self._salt = setup.index, setup.salt
         self._target = target_of(setup.profile, api_key=self._key_of(setup.profile))
         self.corpus = self._open_corpus(setup)
@@ -202,6 +210,8 @@ class Worker:
         if msg.data["cancel"]:
             self.stop_at_once()
             self._runner.stop_users(self._runner.user_classes_count)
+        if self._recorder is not None:
+            self._recorder.resend()
         self.flush()
         made = self._recorder.made if self._recorder is not None else 0
         self._tell(messages.DRAINED, {"worker": self.id, "made": made})

@@ -429,9 +429,11 @@ def test_an_interrupt_ends_a_distributed_run_with_a_report(
     started = locust(
         "--headless", "--processes", "2", "--host", engine, "--master-bind-port", port, "--master-port", port,
         "--profile", str(profile(steps="users: [4]", seconds=9)),
+        start_new_session=True,
     )  # fmt: skip
     until(lambda: started.runs and Run(started.runs[0]).phase("4 users")["t0_ns"])
     time.sleep(1)
+    os.killpg(started.process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
     started.process.send_signal(signal.SIGINT)
     assert started.wait(30) == 130, started.text()
     run = Run(started.runs[0])

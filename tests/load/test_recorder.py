@@ -144,6 +144,18 @@ def test_a_batch_is_sent_again_until_it_is_acknowledged(ends: Ends, monkeypatch:
     assert len(sent) == 5
 
 
+def test_a_drain_sends_again_what_is_not_acknowledged(ends: Ends) -> None:
+    sent = ends.sent
+    worker = ends.worker()
+    add(worker, 1)
+    worker.flush(b"s")
+    worker.resend()
+    assert [m["number"] for m in sent] == [0, 0]
+    worker.acknowledged(0)
+    worker.resend()
+    assert len(sent) == 2
+
+
 def test_over_a_wire_that_loses_repeats_and_reorders_every_record_arrives_once(
     ends: Ends, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
