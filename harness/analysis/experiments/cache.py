@@ -92,9 +92,9 @@ def _against_counters(works: list[str], engine: EngineStats | None) -> list[str]
             found.append(
                 f"repeated requests are faster, yet the engine counts {100 * hits:.1f} % {name} hits"
             )
-        elif name not in works and hits >= HITS_LEAST:
+        elif name not in works and hits >= SAVED_LEAST:
             found.append(
-                f"the engine counts {100 * hits:.0f} % {name} hits, yet repeated requests are not faster"
+                f"the engine counts {100 * hits:.0f} % {name} hits, yet repeated requests are no faster"
             )
         if hits is not None and hits > 0.6:
             found.append(

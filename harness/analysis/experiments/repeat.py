@@ -29,6 +29,7 @@ ONE_TIME = 1.25
 SWING = 0.25
 LEAST = 5
 COLUMNS = ["stage", "n", "first_ms", "min_ms", "median_ms", "max_ms", "spread_ratio"]
+UNTIL = {"ttft": "to the first token", "total": "in all"}
 WORDS = {"pre": "preprocessing", "queue": "the queue", "prefill": "prefill", "decode": "decoding"}
 
 
@@ -47,7 +48,7 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
     spread = _spread(rest.latency_ms)
     ratios = _first_over_rest(first, rest)
     figures: dict[str, object] = {"spread": spread, "kind": series[0].kind.removeprefix("repeat_")}
-    figures |= {f"first_over_rest_{name}": ratio for name, (ratio, _) in ratios.items()}
+    figures |= {f"{name}_first_over_rest": ratio for name, (ratio, _) in ratios.items()}
     stage = _widest({name: rest.stages[name] for name in STAGES})
     if spread > SWING:
         where = f", most in {WORDS[stage]}" if stage else ""
@@ -60,7 +61,7 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
         stage = _costliest(first, rest)
         where = f", most of it in {WORDS[stage]}" if stage else ""
         verdict = "one_time_cost"
-        taken = " and ".join(f"{ratio:.1f} times as long {name}" for name, (ratio, _) in ratios.items())
+        taken = " and ".join(f"{r:.1f} times as long {UNTIL[name]}" for name, (r, _) in ratios.items())
         text = f"A one-time cost: the first took {taken}{where}; after it all are alike."
         figures["stage"] = stage
     else:
@@ -76,7 +77,7 @@ def _first_over_rest(first: Rows, rest: Rows) -> dict[str, tuple[float, bool]]:
     if not len(first):
         return {}
     found = {}
-    for name, times in (("to the first token", _before_decode), ("in all", _in_all)):
+    for name, times in (("ttft", _before_decode), ("total", _in_all)):
         one, others = times(first), times(rest)
         middle = median(others)
         if middle and not np.isnan(one[0]):
