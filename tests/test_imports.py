@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("payloads", "observe", "analysis"),
     ("load", "report"),
     ("preflight", "engine", "probe"),
-    ("commands", "cli"),
+    ("commands", "cli", "find_command", "table_file", "compare_command", "limits_command"),
     ("__main__",),
 )
 FORBIDDEN = {
