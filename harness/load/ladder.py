@@ -64,7 +64,7 @@ class Ladder:
     ) -> None:
         self.profile = profile
         self.plan = plan
-        self.steps = [Step(plan.phases[0], now_s, stage_s=now_s)]
+        self.steps = [Step(plan.phases[0], now_s)]
         self.problems: list[Problem] = []
         self.stopped_early: str | None = None
         self.over = False
@@ -261,7 +261,7 @@ class Ladder:
         if not self._coming:
             self.over = True
             return
-        self.steps.append(Step(self._coming.pop(0), now_s, stage_s=now_s))
+        self.steps.append(Step(self._coming.pop(0), now_s))
 
     def _refine(self) -> None:
         """After the ladder's last step, put in the steps that would sharpen its knee."""

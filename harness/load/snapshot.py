@@ -42,6 +42,15 @@ def snapshot(run: Conductor | None, *, state: str, error: str | None = None) -> 
 
 def step_figures(step: Step) -> dict[str, Any]:
     """Return the figures of a step, finished or going on."""
+    if step.shown is not None:
+        return step.shown
+    figures = _figures(step)
+    if step.stage == "done":
+        step.shown = figures
+    return figures
+
+
+def _figures(step: Step) -> dict[str, Any]:
     good = [row for row in step.window if row.ok]
     latencies = sorted(row.latency_ms for row in good)
     ttfts = sorted(row.ttft_ms + (row.queued_ms or 0.0) for row in good if row.ttft_ms is not None)

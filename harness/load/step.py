@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,12 +53,13 @@ class Step:
     """One phase of the ladder.
 
     `window` holds the finished requests that started in [t0, t1), `served` the good ones that ended in it.
+    `good` and `failures` count the window's; a request that our own stop cancelled is neither. They are
+    counted as they come, since the ladder asks ten times a second.
     """
 
     phase: Phase
-    begun_s: float  # monotonic, as every `_s` here
+    stage_s: float  # when the stage began, monotonic
     stage: Stage = "gather"
-    stage_s: float = 0.0  # when the stage began
     ready_ns: int | None = None
     t0_ns: int | None = None
     t1_ns: int | None = None
@@ -68,7 +69,10 @@ class Step:
     rounds: Counter[tuple[str, int]] = field(default_factory=Counter)
     window: list[Finished] = field(default_factory=list)
     served: list[Finished] = field(default_factory=list)
+    good: int = 0
+    failures: int = 0
     looked_at: int = 0  # good requests when the votes were last looked at
+    shown: dict[str, Any] | None = None  # its figures in the web UI, once it is done
 
     def enter(self, stage: Stage, now_s: float) -> None:
         """Begin a stage."""
@@ -80,7 +84,7 @@ class Step:
         self.rounds.clear()
         self.window.clear()
         self.served.clear()
-        self.looked_at = 0
+        self.looked_at = self.good = self.failures = 0
         self.restarts += 1
         self.enter("gather", now_s)
 
@@ -92,21 +96,13 @@ class Step:
                 self.rounds[row.worker, row.user] += 1
         if self._holds(row.wall_ns):
             self.window.append(row)
+            self.good += row.ok
+            self.failures += not row.ok and row.outcome != "cancelled"
         if row.ok and self._holds(row.end_ns):
             self.served.append(row)
 
     def _holds(self, at_ns: int) -> bool:
         return self.t0_ns is not None and at_ns >= self.t0_ns and (self.t1_ns is None or at_ns < self.t1_ns)
-
-    @property
-    def good(self) -> int:
-        """Ok requests that started in the window and have ended."""
-        return sum(row.ok for row in self.window)
-
-    @property
-    def failures(self) -> int:
-        """Others, except those that our own stop cancelled."""
-        return sum(not row.ok and row.outcome != "cancelled" for row in self.window)
 
     @property
     def missing(self) -> int:
