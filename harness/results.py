@@ -136,8 +136,8 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     A: bool | None = None
     B: bool | None = None
     C: bool | None = None
-    p_A: float | None = None  # share of replicates in which the vote is true
-    p_C: float | None = None
+    p_a: float | None = None  # share of replicates in which the vote is true
+    p_c: float | None = None
     e_x: float | None = None
     e_p95: float | None = None
     why: str = ""

@@ -1,6 +1,5 @@
 """Services that tests need: each started by the test on a free port, and ended after it."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from harness.commands import processes
 from harness.commands.processes import harness_command, running
 
 settings.register_profile("busy", deadline=None)  # a busy machine is no failure
@@ -19,13 +19,7 @@ settings.load_profile("busy")
 @pytest.fixture
 def free_port() -> Callable[[], int]:
     """Return a function that gives ports of this machine on which nothing listens."""
-
-    def find() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
-    return find
+    return processes.free_port
 
 
 @pytest.fixture

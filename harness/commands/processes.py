@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,13 @@ END_WITHIN_S = 5.0
 def harness_command(*args: str) -> list[str]:
     """Return the command line of `knee ARGS` in a process of its own."""
     return [sys.executable, "-m", "harness", *args]
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nothing listens at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

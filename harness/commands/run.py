@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from harness import bundled, rundir
-from harness.commands.processes import harness_command
+from harness.commands.processes import free_port, harness_command
 from harness.errors import InvalidRunError
 from harness.plan import EXPERIMENTS, Plan, make_plan
 from harness.profile import Profile
@@ -125,8 +125,10 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
     command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path)]
     if options.host:
         command += ["--host", options.host]
-    if options.processes:
+    if options.processes:  # on a port of its own, so that workers of another run cannot join this one
+        port = str(free_port())
         command += ["--processes", str(options.processes)]
+        command += ["--master-bind-port", port, "--master-port", port]
     with run_dir.locust_log.open("wb") as log:
         locust = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:

@@ -83,14 +83,14 @@ class Exchange:
     # What the connection reports. Waking the greenlet is always the last thing done.
 
     def received(self, data: bytes, at_ns: int) -> None:
-        self._last_ns = at_ns
+        self._last_ns = self._reader.at_ns = at_ns
         try:
             self._framing.feed(data)
         except HTTPParseError as problem:
             self._broken = f"not HTTP: {problem.args[0]}"
         except Exception as bug:
             self._bug = bug
-        if self._framing.complete or self._broken or self._bug:
+        if self._framing.complete or self._broken is not None or self._bug is not None:
             self._finish(at_ns)
 
     def sent(self) -> None:
@@ -106,7 +106,7 @@ class Exchange:
     def _finish(self, end_ns: int) -> None:
         self._end_ns = end_ns
         if self._streamed:
-            self._reader.end(self._last_ns)
+            self._reader.end()
         elif self._closed_in_order or self._framing.complete:
             self._read_whole()
         if self._reader.done:
@@ -116,7 +116,7 @@ class Exchange:
     def _read_whole(self) -> None:
         body = b"".join(self._body)
         if body.strip() and self._framing.status is not None and self._framing.status < 300:
-            self._reader.whole(body, self._last_ns)
+            self._reader.whole(body)
 
     def _on_head(self, status: int, headers: dict[str, str]) -> Callable[[bytearray], None]:
         self._head_ns = self._last_ns
@@ -125,10 +125,7 @@ class Exchange:
             self._broken = f"content-encoding {coding}, though identity was asked for"
         is_json = "json" in headers.get("content-type", "").lower()
         self._streamed = self._target.stream and status < 300 and not is_json
-        return self._on_events if self._streamed else self._on_body
-
-    def _on_events(self, piece: bytearray) -> None:
-        self._reader.feed(piece, self._last_ns)
+        return self._reader.feed if self._streamed else self._on_body
 
     def _on_body(self, piece: bytearray) -> None:
         self._body_bytes += len(piece)

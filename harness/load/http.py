@@ -14,18 +14,17 @@ __all__ = ["Framing", "HTTPParseError", "retry_after_s"]
 
 
 class Framing(HTTPResponseParser):
-    """Feed it bytes; it keeps status and headers, and hands body bytes to `on_body(piece)`.
+    """Feed it bytes; it keeps status and headers, and hands the pieces of the body on.
 
-    `on_head(status, headers)` is called once, when the head of the final answer (not a 1xx) is complete.
-    Raises HTTPParseError out of `feed` where the bytes are not HTTP.
+    `on_head(status, headers)` is called once, when the head of the final answer (not a 1xx) is complete, and
+    returns what is to be called with each piece. `feed` raises HTTPParseError where the bytes are not HTTP.
     """
 
-    __slots__ = ("_field", "_on_head", "_value", "complete", "headers", "on_body", "status")
+    __slots__ = ("_field", "_on_body", "_on_head", "_value", "complete", "headers", "status")
 
     def __init__(self, on_head: Callable[[int, dict[str, str]], Callable[[bytearray], None]]) -> None:
         super().__init__()
         self._on_head = on_head
-        self.on_body: Callable[[bytearray], None] | None = None
         self.status: int | None = None  # of the final answer
         self.headers: dict[str, str] = {}  # names in lower case; a repeated header is joined by commas
         self.complete = False  # the whole answer is in
@@ -40,11 +39,8 @@ class Framing(HTTPResponseParser):
             and "chunked" not in self.headers.get("transfer-encoding", "").lower()
         )
 
-    # Below: what the C parser calls. A true result would make it fail or skip the body.
-
-    def _on_body(self, piece: bytearray) -> None:
-        if self.on_body is not None:
-            self.on_body(piece)
+    # What the C parser calls: these, and `_on_body`, a slot, so that no call lies between it and the reader.
+    # A true result would make it fail or skip the body.
 
     def _on_header_field(self, text: str) -> None:
         if self._value:
@@ -65,7 +61,7 @@ class Framing(HTTPResponseParser):
         code = self.get_code()
         if code >= 200:
             self.status = code
-            self.on_body = self._on_head(code, self.headers)
+            self._on_body = self._on_head(code, self.headers)
 
     def _on_message_complete(self) -> None:
         self.complete = self.status is not None

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from harness.commands.find import find
 from harness.errors import UserError
-from harness.find_command import find
 
 TABLE = "users,rps,p95_ms\n1,10,100\n2,19.9,101\n4,39,103\n6,58,104\n8,60,133\n12,60,200\n"
 

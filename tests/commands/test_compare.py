@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from harness.compare_command import compare
+from harness.commands.compare import compare
 from harness.engine.presets import PRESETS
 from harness.engine.virtual import ladder, save, simulate
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.commands.table_file import LadderTable, parse_table, read_table
 from harness.errors import UserError
-from harness.table_file import LadderTable, parse_table, read_table
 
 NUMBERS = st.floats(1e-6, 1e9)
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.commands.sample import parse_listen, read_token
 from harness.errors import UserError
-from harness.observe.command import parse_listen, read_token
 from harness.observe.sampler import Settings, Sidecar
 from harness.records import GpuSample
 

@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from harness.commands.table_file import read_table
 from harness.results import Knee
-from harness.table_file import read_table
 
 INVALID = 3
 

@@ -5,10 +5,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from harness.commands.limits import limits
 from harness.engine.presets import PRESETS
 from harness.engine.virtual import ladder, save, simulate
 from harness.errors import UserError
-from harness.limits_command import limits
 
 QUEUE = PRESETS["queue"]
 
