@@ -40,6 +40,7 @@ class EngineCollector:
             "request_prefill_time_seconds": (totals.prefill_s, "From admission to the first token."),
             "request_decode_time_seconds": (totals.decode_s, "From the first token to the last."),
         }
+        yield GaugeMetricFamily("sim_engine_info", "These figures are simulated.", value=1)
         label, model = ["model_name"], [scheduler.config.model]
         for name, (value, words) in gauges.items():
             gauge = GaugeMetricFamily(f"vllm:{name}", words, labels=label)
