@@ -295,13 +295,6 @@ class Conductor:
         if self._recorder.failed is not None:
             text = f"requests.jsonl could not be written: {self._recorder.failed}"
             problems.append(Problem(code="records_lost", text=text))
-        if self._info.ended_ns is None:
-            return problems
-        for worker in self.crew.ids:
-            missing = sum(end - first for first, end in self._recorder.gaps(worker))
-            if missing:
-                text = f"{missing} records of the worker {worker} did not arrive"
-                problems.append(Problem(code="records_lost", text=text))
         return problems
 
     def _sampler_clock(self) -> list[ClockExchange]:

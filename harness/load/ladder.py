@@ -135,7 +135,7 @@ class Ladder:
             return
         del self._statuses[worker]
         text = f"the worker {worker} was lost during `{self.phase.label}`"
-        self._problem("workers_lost", text)
+        self.problems.append(Problem(code="workers_lost", text=text))
         self.step.t1_ns = None
         self.stop(text)
 
@@ -209,7 +209,6 @@ class Ladder:
         broken = self._broken_limit()
         if broken is not None:
             self.stopped_early = broken
-            self._problem("stopped_early", broken)
         elif not full:
             return
         elif step.missing > 0:

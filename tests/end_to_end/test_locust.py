@@ -357,7 +357,7 @@ def test_separate_workers_and_one_that_is_killed(
     assert master.wait() == 3, master.text()
     run = Run(master.runs[0])
     assert {p["code"] for p in run.info["problems"]} == {"workers_lost"}
-    assert run.info["problems"][0]["step"] == "4 users"
+    assert "`4 users`" in run.info["problems"][0]["text"]
     assert run.phase("2 users")["t1_ns"] is not None
     assert run.phase("4 users")["t1_ns"] is None
     assert "was lost" in run.info["stopped_early"]

@@ -235,7 +235,7 @@ def test_a_lost_worker_ends_the_climb_and_voids_its_step() -> None:
     w.ladder.lost("w")
     assert w.ladder.over
     assert w.ladder.step.times().t1_ns is None
-    assert [(p.code, p.step) for p in w.ladder.problems] == [("workers_lost", "1 user")]
+    assert [(p.code, p.step) for p in w.ladder.problems] == [("workers_lost", None)]
 
 
 def test_a_worker_that_joins_voids_the_measurement() -> None:
@@ -265,7 +265,7 @@ def test_a_stop_rule_ends_the_climb_with_the_step_measured(
     assert w.ladder.stopped_early.endswith(reason)
     (step,) = w.ladder.steps
     assert step.times().t1_ns is not None
-    assert [p.code for p in w.ladder.problems] == ["stopped_early"]
+    assert w.ladder.problems == []  # the reason says it
     assert len(w.ladder.times()) == 2  # the step that was not reached is listed, without times
 
 
