@@ -184,6 +184,8 @@ class Worker:
         return built
 
     def _on_order(self, environment: Any, msg: Any) -> None:
+        if not self.in_run:  # it will be told again once it is set up
+            return
         order = unpack(msg.data, Order)
         if self._order is not None and (order.phase.index != self.order.phase.index or not order.gate):
             self.changed.set()

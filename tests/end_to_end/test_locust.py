@@ -331,7 +331,7 @@ def fetch(url: str, data: bytes | None = None) -> bytes:
         return body
 
 
-def test_separate_workers_and_one_that_is_killed(
+def test_separate_workers_one_that_joins_late_and_one_that_is_killed(
     locust: Callable[..., Started],
     profile: Callable[..., Path],
     engine: str,
@@ -346,11 +346,14 @@ def test_separate_workers_and_one_that_is_killed(
     )  # fmt: skip
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()  # a worker needs neither the profile nor the master's folder
-    workers = [
-        locust("--worker", "--master-host", "127.0.0.1", "--master-port", port, cwd=elsewhere)
-        for _ in range(2)
-    ]
-    until(lambda: master.runs and Run(master.runs[0]).phase("4 users")["t0_ns"])
+    join = ("--worker", "--master-host", "127.0.0.1", "--master-port", port)
+    workers = [locust(*join, cwd=elsewhere) for _ in range(2)]
+    began = until(lambda: master.runs and Run(master.runs[0]).phase("2 users")["t0_ns"])
+    late = locust(*join, cwd=elsewhere)
+    # the step is measured afresh with the worker that came late
+    until(lambda: (Run(master.runs[0]).phase("2 users")["t0_ns"] or 0) > began)
+    assert len(Run(master.runs[0]).info["workers"]) == 3
+    until(lambda: Run(master.runs[0]).phase("4 users")["t0_ns"])
     victim = workers[0].process
     victim.kill()
     victim.wait()
@@ -369,9 +372,11 @@ def test_separate_workers_and_one_that_is_killed(
         kept = [row for row in decode_lines(lines, Request) if row is not None]
     assert [row.seq for row in kept] == list(range(len(kept)))
     assert len(kept) >= dead["records_received"] > 0
-    (alive,) = [w for w in run.info["workers"] if not w["lost"]]
-    assert alive["gaps"] == []
-    assert len([row for row in run.rows if row["worker"] == alive["id"]]) == alive["records_made"]
+    alive = [w for w in run.info["workers"] if not w["lost"]]
+    made = Counter(row["worker"] for row in run.rows)
+    assert all(w["gaps"] == [] and made[w["id"]] == w["records_made"] > 0 for w in alive)
+    assert {w["pid"] for w in alive} == {workers[1].process.pid, late.process.pid}
+    assert not [w.text() for w in (*workers, late) if "Traceback" in w.text()]
     assert [f.name for f in (run.path / "workers").iterdir()] == [Path(dead["file"]).name]
 
 
