@@ -7,11 +7,9 @@ drained from the workers and acknowledged, the sampler ended, run.json closed, t
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import secrets
-import socket
-import sys
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +21,8 @@ from gevent.event import Event
 from gevent.lock import RLock
 
 from harness import rundir
-from harness.errors import UserError
-from harness.load import judge, messages
+from harness.errors import HarnessError, UserError
+from harness.load import judge, messages, run_json
 from harness.load.crew import Crew
 from harness.load.ladder import Ladder, WorkerStatus
 from harness.load.messages import Order, Setup, Status, unpack
@@ -34,13 +32,11 @@ from harness.load.worker import SPOOL
 from harness.plan import Plan, make_plan
 from harness.profile import Profile
 from harness.profile_reader import to_yaml
-from harness.records import ClockExchange, ClockRow, Problem, RunInfo, WorkerInfo, decode_lines
 
 TURN_S = 0.1
 LOOK_S = 1.0
 CLOCKS_EVERY_S = 30.0
 INVALID = 3
-PACKAGES = ("locust-knee", "locust", "gevent", "msgspec")
 replace = msgspec.structs.replace
 log = logging.getLogger(__name__)
 
@@ -70,7 +66,7 @@ class Conductor:
         # Encoding takes long and must not stop the heartbeats: in a thread of its own.
         self._corpus = gevent.get_hub().threadpool.apply(build, (profile, self.plan, SPOOL / "corpus"))
         workers = crew.muster()
-        self.dir = _open_run_dir(wish)
+        self.dir, self._own_dir = _open_run_dir(wish), wish.run_dir is None
         judges = judge.judges_of(profile)
         self.ladder = Ladder(profile, self.plan, workers, judges, now_s=time.monotonic())
         self.sampler = Sampler(profile, self.dir)
@@ -83,16 +79,7 @@ class Conductor:
         self._wanted = Event()
         self._given: tuple[int, float] | None = None
         self._ending = RLock()
-        self._lost: dict[str, None] = {}
-        self._info = RunInfo(
-            run=self.dir.path.name,
-            profile=profile.name,
-            experiment=wish.experiment,
-            command=["locust", *sys.argv[1:]],
-            started_ns=time.time_ns(),
-            host=socket.gethostname(),
-            versions=_versions(),
-        )
+        self._info = run_json.first_info(self.dir, profile.name, wish.experiment)
         crew.on_batch = self._on_batch
         self._main: gevent.Greenlet | None = None
 
@@ -105,6 +92,8 @@ class Conductor:
         except BaseException:
             self.sampler.end()
             self._recorder.close()
+            if self._own_dir:
+                shutil.rmtree(self.dir.path, ignore_errors=True)
             raise
         self._publish()
         self._main = gevent.spawn(self._climb)
@@ -131,10 +120,11 @@ class Conductor:
         self.crew.add(worker)
         try:
             self.crew.set_up([worker], self._setup_of)
-        except Exception as error:
-            log.error("a late worker cannot take part: %s", error)
+        except HarnessError as error:  # Locust has given it users already
+            self.ladder.stop(f"a worker that came late cannot take part: {error}")
+            return
         self.ladder.joined(worker, time.monotonic())
-        self._order = None
+        self._order = None  # tells all workers, the new one among them
 
     # The climb
 
@@ -152,6 +142,9 @@ class Conductor:
                 self.ladder.advance(time.time_ns(), now_s)
                 self._publish()
             self._wind_down()
+        except Exception as error:  # a fault of ours must not leave the service under load
+            log.exception("the climb broke off")
+            self.ladder.stop(f"the climb broke off: {error!r}")
         finally:
             clocks.kill()
         self._finish(cancel=False)
@@ -237,7 +230,7 @@ class Conductor:
             try:
                 self._close(cancel=cancel)
                 self.exit_code = make_report(self.dir)
-                if self._lost:
+                if self.crew.lost:
                     self.exit_code = INVALID
             except Exception:
                 log.exception("the run could not be ended in order")
@@ -250,59 +243,35 @@ class Conductor:
     def _close(self, *, cancel: bool) -> None:
         crew, recorder = self.crew, self._recorder
         self._order = None
-        silent = crew.drain(cancel=cancel)
-        self._lost = dict.fromkeys([*sorted(crew.lost), *silent])
+        for worker in crew.drain(cancel=cancel):
+            crew.lose(worker)
         if not cancel:
             crew.exchange_clocks()
-        crew.close(lambda worker: not recorder.gaps(worker) and worker not in self._lost)
+        crew.close(lambda worker: not recorder.gaps(worker) and worker not in crew.lost)
         self.sampler.end()
         recorder.close()
         crew.on_batch = lambda message: None
         workers = self.dir.worker("x").parent
         if workers.is_dir() and not any(workers.iterdir()):
             workers.rmdir()
-        self._info = replace(self._info, ended_ns=time.time_ns(), sampler_clock=self._sampler_clock())
+        self._info = replace(
+            self._info, ended_ns=time.time_ns(), sampler_clock=run_json.sampler_clock(self.dir)
+        )
         self._write_info()
 
     def _write_info(self) -> None:
+        crew, recorder, final = self.crew, self._recorder, self._info.ended_ns is not None
         info = replace(
             self._info,
             phases=self.ladder.times(),
-            workers=[self._worker_info(worker) for worker in self.crew.ids],
+            workers=[
+                run_json.worker_info(crew, recorder, worker, lost=worker in crew.lost, final=final)
+                for worker in crew.ids
+            ],
             stopped_early=self.ladder.stopped_early,
-            problems=self._problems(),
+            problems=[*self.ladder.problems, *run_json.write_problems(recorder)],
         )
         rundir.write_info(self.dir, info)
-
-    def _worker_info(self, worker: str) -> WorkerInfo:
-        recorder, hello = self._recorder, self.crew.hellos.get(worker)
-        lost = worker in self.crew.lost or worker in self._lost
-        gaps = recorder.gaps(worker) if self._info.ended_ns is not None else []
-        return WorkerInfo(
-            id=worker,
-            host=hello.host if hello else "",
-            pid=hello.pid if hello else None,
-            records_made=None if lost else recorder.made(worker),
-            records_received=recorder.received(worker),
-            gaps=gaps,
-            file=hello.file if hello and (gaps or lost) else None,
-            lost=lost,
-            clock=self.crew.clocks.get(worker, []),
-        )
-
-    def _problems(self) -> list[Problem]:
-        problems = list(self.ladder.problems)
-        if self._recorder.failed is not None:
-            text = f"requests.jsonl could not be written: {self._recorder.failed}"
-            problems.append(Problem(code="records_lost", text=text))
-        return problems
-
-    def _sampler_clock(self) -> list[ClockExchange]:
-        if not self.dir.clock.exists():
-            return []
-        with self.dir.clock.open("rb") as lines:
-            rows = [row for row in decode_lines(lines, ClockRow) if row is not None]
-        return [ClockExchange(t0_ns=r.t0_ns, t1_ns=r.t1_ns, t2_ns=r.t2_ns, t3_ns=r.t3_ns) for r in rows]
 
     def _setup_of(self, worker: str) -> Setup:
         return Setup(
@@ -328,13 +297,3 @@ def _open_run_dir(wish: Wish) -> rundir.RunDir:
         raise UserError(f"cannot make the run directory: {error.strerror}", file=run.path) from None
     rundir.write_atomically(run.profile, to_yaml(wish.profile).encode())
     return run
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
