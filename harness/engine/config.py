@@ -46,6 +46,8 @@ class Prefill(_Part, frozen=True):
     token_us: float = 10.0  # per prompt token
     square_ns: float = 2.0  # per prompt token squared: attention
     vision_us: float = 20.0  # per visual token of an image that is not in the cache
+    large_side: int | None = None  # px: an image with a longer side is encoded in overlapping tiles,
+    large_factor: float = 4.0  # which takes so many times as long
     slice_ms: float = 6.0  # of prefill work in one step (chunked prefill); 0: a whole prompt in one step
 
 
@@ -117,6 +119,7 @@ class EngineConfig(_Part, frozen=True):
     patch_px: int = 28  # one visual token covers a square of this side
     default_max_tokens: int = 128  # of a request that names none
     answer_tokens: int | None = None  # natural length of an answer; None: always up to max_tokens
+    cold_ms: float = 0.0  # added once, to the very first step: kernels are compiled, memory is taken
     noise: float = 0.01  # relative standard deviation of a step's duration
     seed: int = 1
 
@@ -164,6 +167,7 @@ _LEAST: dict[tuple[str, str], float] = {
     ("preprocess", "workers"): 1,
     ("batch", "max_num_seqs"): 1,
     ("prefill", "slice_ms"): 0,
+    ("prefill", "large_factor"): 1,
     ("decode", "step_ms"): 0.01,  # a step of no time would never end
     ("kv", "tokens"): 16,
     ("kv", "block_tokens"): 1,

@@ -21,7 +21,7 @@ import msgspec
 from harness.engine.caches import hash_blocks
 from harness.engine.config import EngineConfig, OnExceed
 from harness.engine.images import Picture, decode_picture, read_picture
-from harness.engine.preprocess import Preprocessor, Size, visual_tokens
+from harness.engine.preprocess import Preprocessor, Size, encoder_tokens, visual_tokens
 from harness.engine.scheduler import Job
 from harness.engine.wire import Call, Part, RefusedError, over_limit
 
@@ -92,7 +92,7 @@ async def take_order(
         prompt_tokens=sum(map(len, texts)) + sum(tokens),
         out_tokens=out_tokens,
         blocks=blocks,
-        vision_tokens=sum(tokens[n] for n in new),
+        vision_tokens=sum(encoder_tokens(sizes[n], config) for n in new),
     )
     return Order(
         call=call,

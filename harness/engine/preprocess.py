@@ -16,6 +16,14 @@ def visual_tokens(size: Size, patch_px: int) -> int:
     return -(-size[0] // patch_px) * -(-size[1] // patch_px)
 
 
+def encoder_tokens(size: Size, config: EngineConfig) -> int:
+    """Return the encoder's work on one image, in visual tokens: more than it has where it is tiled."""
+    tokens, cost = visual_tokens(size, config.patch_px), config.prefill
+    if cost.large_side is None or max(size) <= cost.large_side:
+        return tokens
+    return round(cost.large_factor * tokens)
+
+
 def image_cost_ms(size: Size, cost: Preprocess) -> float:
     """Return the CPU time of decoding and resizing one image."""
     return cost.image_ms + cost.mpixel_ms * size[0] * size[1] / 1e6

@@ -32,7 +32,7 @@ class Job:
     prompt_tokens: int
     out_tokens: int  # the length at which the answer ends
     blocks: tuple[int, ...] = ()  # hashes of the prompt's full blocks; empty: nothing is reused
-    vision_tokens: int = 0  # visual tokens that the encoder has to compute
+    vision_tokens: int = 0  # the encoder's work, in visual tokens
     owner: Any = None  # the caller's own
     queued: float = 0.0
     started: float | None = None  # first admitted to the batch
@@ -111,6 +111,7 @@ class Scheduler:
         self._most = config.limit("queue_max")
         self._prefix = PrefixCache(config.caches.prefix_tokens, config.kv.block_tokens)
         self._random = random.Random(config.seed)
+        self._cold_ms = config.cold_ms
 
     @property
     def kv_usage(self) -> float:
@@ -246,7 +247,8 @@ class Scheduler:
         memory_ms = cost.step_ms + cost.seq_ms * decoding
         compute_ms = cost.compute_ms * decoding + prefill_ms
         wobble = max(0.5, self._random.gauss(1.0, self.config.noise)) if self.config.noise else 1.0
-        return max(memory_ms, compute_ms) * wobble / 1e3
+        cold_ms, self._cold_ms = self._cold_ms, 0.0
+        return (max(memory_ms, compute_ms) * wobble + cold_ms) / 1e3
 
     def _emit(self, tokens: list[Job], at: float) -> list[Job]:
         """Count one token for each job; returns those whose answer is complete."""

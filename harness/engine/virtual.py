@@ -19,7 +19,7 @@ import msgspec
 from harness import rundir
 from harness.engine.config import EngineConfig
 from harness.engine.gpu import SimulatedGpu
-from harness.engine.preprocess import Preprocessor
+from harness.engine.preprocess import Preprocessor, encoder_tokens
 from harness.engine.scheduler import Job, Scheduler, Step
 from harness.engine.virtual_rows import Flight, engine_row, gpu_row, ns, prepare, request_row
 from harness.engine.virtual_window import Window
@@ -232,11 +232,11 @@ class _Simulation:
     def _preprocess(self, flight: Flight, entry: Entry, now: float) -> None:
         payload, block = flight.payload, self.config.kv.block_tokens
         new, vision = [], 0
-        for number, (size, tokens) in enumerate(zip(payload.sizes, payload.image_tokens, strict=True)):
+        for number, size in enumerate(payload.sizes):
             key = (entry.payload, number, flight.seq if entry.fresh_images else -1)
             if self.pre.lookup(key) is None:
                 new.append((key, size))
-                vision += tokens
+                vision += encoder_tokens(size, self.config)
         flight.ready = self.pre.ready_at(now, new)
         prompt = payload.text_tokens + sum(payload.image_tokens)
         same = 0 if entry.fresh_text else payload.text_tokens if entry.fresh_images else prompt

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine.caches import Lru, PrefixCache, hash_blocks
-from harness.engine.config import EngineConfig, Limits
+from harness.engine.config import EngineConfig, Limits, Prefill
 from harness.engine.intake import count_tokens, processed_size
-from harness.engine.preprocess import CpuPool, visual_tokens
+from harness.engine.preprocess import CpuPool, encoder_tokens, visual_tokens
 from harness.engine.wire import Envelope, RefusedError
 
 replace = msgspec.structs.replace
@@ -38,6 +38,14 @@ def test_english_is_four_characters_a_token_and_east_asian_one(text: str, tokens
 )
 def test_an_image_is_one_token_per_patch_begun(size: tuple[int, int], tokens: int) -> None:
     assert visual_tokens(size, 28) == tokens
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"), [((768, 560), 28 * 20), ((769, 560), 4 * 28 * 20), ((560, 1000), 4 * 20 * 36)]
+)
+def test_an_image_over_the_large_side_costs_the_encoder_more(size: tuple[int, int], tokens: int) -> None:
+    assert encoder_tokens(size, EngineConfig(prefill=Prefill(large_side=768))) == tokens
+    assert encoder_tokens(size, EngineConfig()) == visual_tokens(size, 28)
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000))

@@ -39,6 +39,17 @@ def test_a_lone_request_takes_a_prefill_step_and_one_decode_step_per_further_tok
     assert job.stages_ms == pytest.approx({"queue_ms": 0, "prefill_ms": 10, "decode_ms": 33})
 
 
+def test_the_very_first_step_pays_for_a_cold_start() -> None:
+    scheduler = Scheduler(replace(PLAIN, cold_ms=250))
+    first, second = Job(5, 2), Job(5, 2)
+    scheduler.submit(first, 0.0)
+    ((ended, _),) = drain(scheduler)
+    scheduler.submit(second, ended)
+    drain(scheduler, ended)
+    assert first.stages_ms == pytest.approx({"queue_ms": 0, "prefill_ms": 260, "decode_ms": 11})
+    assert second.stages_ms == pytest.approx({"queue_ms": 0, "prefill_ms": 10, "decode_ms": 11})
+
+
 def test_requests_beyond_the_places_wait_in_order() -> None:
     scheduler = Scheduler(PLAIN)
     jobs = [Job(5, 3) for _ in range(5)]
