@@ -15,10 +15,9 @@ from harness.load.client import Client, Target
 from harness.load.recording import record_of
 from harness.payloads.corpus import Body
 from harness.profile import Profile
-from harness.records import Request
+from harness.records import BEFORE_LOAD, Request
 
 ATTEMPTS = 5
-PHASE = -1  # belongs to no phase, so no step counts it
 WORKER = "preflight"
 _UNREACHABLE = ("connect_error", "timeout_connect", "timeout_ttft")
 _STATUS = {
@@ -72,7 +71,7 @@ def preflight(profile: Profile, target: Target, body: Body, run: str = "") -> li
                     worker=WORKER,
                     user=0,
                     seq=seq,
-                    phase=PHASE,
+                    phase=BEFORE_LOAD,
                     label=WORKER,
                     first=seq == 0,
                     req_id=req_id,

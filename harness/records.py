@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 FORMAT_VERSION = 1
+BEFORE_LOAD = -1  # the phase of the request that is sent before the load begins
 
 Outcome = Literal[
     "ok",
@@ -78,7 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     worker: str  # Locust's client id
     user: int  # 0.. per worker, a new number after a respawn
     seq: int  # 0.. per worker without gaps, failures included; (run, worker, seq) is the key
-    phase: int  # index of the phase at start
+    phase: int  # index of the phase at start; BEFORE_LOAD: of none, so no step counts it
     label: str
     users: int | None = None  # users running as reported at start
     rate: float | None = None  # offered requests/s of the phase; None in a closed loop

@@ -1,6 +1,7 @@
 """Each measurement beside the ladder: its cause planted and not planted, in ten of ten runs of each."""
 
 import dataclasses
+import re
 
 import msgspec
 import pytest
@@ -10,6 +11,8 @@ from harness.engine.config import Batch, Caches, EngineConfig, Prefill, Preproce
 from harness.engine.presets import PRESETS
 from harness.engine.virtual import ladder
 from harness.profile import PayloadSpec, Slo, TextSpec
+from harness.records import BEFORE_LOAD
+from harness.report.messages.phrases import translate
 
 from . import runs
 from .runs import phase, request
@@ -18,6 +21,7 @@ replace = msgspec.structs.replace
 DEMO = PRESETS["demo"].traffic
 LONG_PROMPT = (PayloadSpec(kind="prompt", text=TextSpec(tokens=2000)), DEMO[1])
 SHORT_AND_LONG = (replace(DEMO[0], max_tokens=8), replace(DEMO[0], kind="long", max_tokens=96))
+ENGLISH = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
 UNCACHED = Caches(prefix=False, images=False)
 CHEAP_IMAGES = {
     "prefill": Prefill(token_us=0.2, square_ns=0, vision_us=0.2),
@@ -27,10 +31,12 @@ CHEAP_IMAGES = {
 PLANTED = [
     ("modality", "image_count", EngineConfig(prefill=Prefill(vision_us=400)), DEMO, 24),
     ("modality", "text_or_decoding", EngineConfig(), DEMO, 24),
+    ("image_sweep", "jump", EngineConfig(prefill=Prefill(large_side=768)), DEMO, 24),
     ("image_sweep", "jump", EngineConfig(prefill=Prefill(square_ns=400)), DEMO, 24),
     ("image_sweep", "grows", EngineConfig(), DEMO, 24),
     ("image_sweep", "flat", EngineConfig(**CHEAP_IMAGES), DEMO, 24),
     ("repeat", "one_time_cost", EngineConfig(prefill=Prefill(vision_us=100)), DEMO, 24),
+    ("repeat", "one_time_cost", EngineConfig(cold_ms=500, caches=UNCACHED), DEMO, 24),
     ("repeat", "steady", EngineConfig(caches=UNCACHED), DEMO, 24),
     ("repeat", "swinging", EngineConfig(noise=0.9, caches=UNCACHED), DEMO, 4),
     ("isolation", "separate_queues", EngineConfig(batch=Batch(max_num_seqs=2)), SHORT_AND_LONG, 24),
@@ -54,6 +60,7 @@ def test_the_planted_cause_is_found_and_none_where_none_is_planted(
         assert found.verdict == verdict, (seed, found.text)
         assert report.valid
         assert all(len(row) == len(found.columns) for row in found.rows)
+    assert [text for text in (found.text, *found.problems) if ENGLISH.search(translate(text, "zh"))] == []
 
 
 def result(name, config, mix=DEMO, **more):
@@ -148,12 +155,47 @@ def test_repeat_names_the_stage_of_the_one_time_cost() -> None:
     assert [row[0] for row in found.rows] == ["total", "ttft", "pre", "queue", "prefill", "decode"]
 
 
-def repeat(times, **stages):
-    rows = [
-        request(k, 1.1 + k / 4, ms, kind="repeat_a", **{name: values[k] for name, values in stages.items()})
+def repeat(times, before=(), phases=("repeat",), **stages):
+    """Requests of one input, a quarter of a second apart; before: requests of earlier phases."""
+    at = len(phases) - 1
+    rows = list(before) + [
+        request(
+            100 + k, 50 * at + 1.1 + k / 4, ms, kind="repeat_a", phase=at, ttft_ms=ms / 2,
+            **{name: values[k] for name, values in stages.items()},
+        )
         for k, ms in enumerate(times)
+    ]  # fmt: skip
+    timeline = [phase(i, 1, 50 * i, experiment=name) for i, name in enumerate(phases)]
+    return assess(runs.run(timeline, rows)).experiments["repeat"]
+
+
+def sent_before(total_ms, kind):
+    """The request that precedes the load."""
+    return request(0, 0.1, total_ms, kind=kind, phase=BEFORE_LOAD, worker="preflight", ttft_ms=total_ms / 2)
+
+
+def test_the_request_before_the_load_is_the_first_of_the_same_input() -> None:
+    found = repeat([100.0] * 20, [sent_before(700, "repeat_a")])
+    assert found.verdict == "one_time_cost"
+    assert found.text == (
+        "A one-time cost: the first, sent before the load, took 7.0 times as long to the first token and 7.0 "
+        "times as long in all; after it all are alike."
+    )
+    total = dict(zip(found.columns, found.rows[0], strict=True))
+    assert (total["n"], total["first_ms"], total["max_ms"]) == (20, 700, 100)
+    assert repeat([100.0] * 20, [sent_before(101, "repeat_a")]).verdict == "steady"
+
+
+def test_after_other_measurements_a_cold_start_is_told_apart_from_the_input_s_own_first() -> None:
+    ladder_step = [request(1 + k, 1.1 + k / 4, 100, kind="text", ttft_ms=50) for k in range(20)]
+    phases = ("steps", "repeat")
+    found = repeat([100.0] * 20, [sent_before(600, "text"), *ladder_step], phases)
+    assert (found.verdict, found.rows[0][1]) == ("steady", 19)
+    assert found.problems == [
+        "the run's very first request took 6.0 times as long to the first token as others of its kind: the "
+        "service was cold"
     ]
-    return assess(runs.run([phase(0, 1, 0, experiment="repeat")], rows)).experiments["repeat"]
+    assert repeat([100.0] * 20, [sent_before(101, "text"), *ladder_step], phases).problems == []
 
 
 def test_one_straggler_is_neither_a_one_time_cost_nor_a_swing() -> None:

@@ -4,6 +4,9 @@ The first is a one-time cost where its time before the first token, or in all, l
 and at least a quarter above their median. Both are taken from the service's stages where they are known: a
 client's first request is slower too. The others swing where their middle nine tenths spread over more than
 a quarter of their median; the stage whose own spread is largest is named.
+
+The first is the request sent before the load where there is one, since it brought the same input. After
+other measurements it is not of this input, and says only that the service was cold: a line of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from harness.analysis.experiments.series import (
     too_little,
 )
 from harness.analysis.groups import Floats, Rows, Window
-from harness.records import STAGES
+from harness.records import BEFORE_LOAD, STAGES
 from harness.results import Experiment
 from harness.rundir import RunData
 
@@ -47,7 +50,10 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
     table = [_row(name, *pair) for name, pair in times.items() if median(pair[1]) is not None]
     spread = _spread(rest.latency_ms)
     ratios = _first_over_rest(first, rest)
+    before_load = bool(len(first) and first.phase[0] == BEFORE_LOAD)
+    problems += [] if before_load else _cold_start(rows)
     figures: dict[str, object] = {"spread": spread, "kind": series[0].kind.removeprefix("repeat_")}
+    figures["first_before_load"] = before_load
     figures |= {f"{name}_first_over_rest": ratio for name, (ratio, _) in ratios.items()}
     stage = _widest({name: rest.stages[name] for name in STAGES})
     if spread > SWING:
@@ -62,11 +68,16 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
         where = f", most of it in {WORDS[stage]}" if stage else ""
         verdict = "one_time_cost"
         taken = " and ".join(f"{r:.1f} times as long {UNTIL[name]}" for name, (r, _) in ratios.items())
-        text = f"A one-time cost: the first took {taken}{where}; after it all are alike."
+        which = "the first, sent before the load," if before_load else "the first"
+        text = f"A one-time cost: {which} took {taken}{where}; after it all are alike."
         figures["stage"] = stage
     else:
         verdict = "steady"
-        text = f"Steady: the first and {len(rest)} more stay within {100 * spread:.0f} % of their median."
+        alike = ", and the first is no slower" if ratios else ""
+        text = (
+            f"Steady: nine tenths of {len(rest)} requests lie within a span of {100 * spread:.0f} % of their "
+            f"median{alike}."
+        )
     return Experiment(
         verdict=verdict, text=text, columns=COLUMNS, rows=table, figures=figures, problems=problems
     )
@@ -83,6 +94,22 @@ def _first_over_rest(first: Rows, rest: Rows) -> dict[str, tuple[float, bool]]:
         if middle and not np.isnan(one[0]):
             found[name] = float(one[0]) / middle, bool(one[0] > np.nanmax(others))
     return found
+
+
+def _cold_start(rows: Rows) -> list[str]:
+    """Return a line where the run's very first request was slower than all of its kind in the first phase."""
+    good = rows.good()
+    first = good.take(good.phase == BEFORE_LOAD).take(slice(0, 1))
+    if not len(first):
+        return []
+    others = good.take((good.phase == BEFORE_LOAD + 1) & (good.kind == first.kind[0]))
+    ratio, slowest = _first_over_rest(first, others).get("ttft", (1.0, False))
+    if not slowest or ratio <= ONE_TIME:
+        return []
+    return [
+        f"the run's very first request took {ratio:.1f} times as long to the first token as others of its "
+        "kind: the service was cold"
+    ]
 
 
 def _before_decode(rows: Rows) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.analysis.groups import Floats, Rows
+from harness.records import BEFORE_LOAD
 from harness.results import Experiment
 from harness.rundir import RunData
 
@@ -25,12 +26,16 @@ class Series:
 
 
 def rows_of_experiment(run: RunData, rows: Rows, experiment: str) -> Rows:
-    """Return all requests of an experiment's phases that ran."""
-    chosen = np.zeros(len(rows), dtype=bool)
-    for phase in run.info.phases:
-        if phase.experiment == experiment and phase.ready_ns is not None:
-            chosen |= rows.phase == phase.index
-    return rows.take(chosen)
+    """Return all requests of an experiment's phases that ran.
+
+    Where it came first in the run, the request sent before the load is the first of them: it alone met the
+    service cold.
+    """
+    ran = [phase for phase in run.info.phases if phase.ready_ns is not None]
+    indices = [phase.index for phase in ran if phase.experiment == experiment]
+    if indices and indices[0] == ran[0].index:
+        indices.append(BEFORE_LOAD)
+    return rows.take(np.isin(rows.phase, indices))
 
 
 def series_of(rows: Rows, kind: str) -> Series:
