@@ -153,7 +153,7 @@ class Reader:
             self._event(data)
 
     def _learn(self, data: bytes) -> None:
-        """Make the template from a piece that is one event with text, if nothing in it but the text matters."""
+        """Make the template from a piece that is one event with text, if nothing else in it matters."""
         used = len(self.stamps) - self._learned_at > 2
         self._vain, self._learned_at = 0 if used else self._vain + 1, len(self.stamps)
         found = _TEXT_KEY.search(data)

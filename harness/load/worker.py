@@ -19,15 +19,17 @@ from harness.load import messages
 from harness.load.client import Client, target_of
 from harness.load.messages import Hello, Order, Setup, Status, pack, unpack
 from harness.load.recorder import WorkerRecorder
+from harness.load.saturation import Saturation
 from harness.load.sender import Sender
 from harness.plan import Entry, Phase
 from harness.profile import Profile
-from harness.records import Request
+from harness.records import BEFORE_LOAD, Request
 
 if TYPE_CHECKING:
     from harness.payloads.corpus import Corpus
 
 BEAT_S = 0.25
+SAMPLE_S = 1.0
 SPOOL = Path(tempfile.gettempdir()) / "locust-knee"
 KeyOf = Callable[[Profile], str | None]
 log = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ class Worker:
         self._gate = Event()
         self._environment, self._runner, self._key_of, self._local = environment, runner, key_of, local
         self._recorder: WorkerRecorder | None = None
-        self._beat: gevent.Greenlet | None = None
+        self._saturation: Saturation | None = None
+        self._beats: list[gevent.Greenlet] = []
         self._idle: list[Sender] = []
         self._senders = self._ids = self._salt = 0
 
@@ -86,7 +89,8 @@ class Worker:
 
     def new_sender(self) -> Sender:
         """Return a sender with a number and a connection of its own."""
-        sender = Sender(self, self._senders, Client(self._target))
+        assert self._saturation is not None
+        sender = Sender(self, self._senders, Client(self._target, loop_lag=self._saturation.worst_ms))
         self._senders += 1
         return sender
 
@@ -169,7 +173,11 @@ class Worker:
         if path is not None and not path.parent.parent.is_dir():  # the master is on another host
             path = SPOOL / setup.run / path.name
         self._recorder = WorkerRecorder(self.id, path, lambda message: self._tell(messages.BATCH, message))
-        self._beat = gevent.spawn(self._report)
+        self._saturation = Saturation()
+        self._beats = [
+            gevent.spawn(self._report),
+            gevent.spawn(self._watch, self._saturation, self._recorder),
+        ]
         return path
 
     def _open_corpus(self, setup: Setup) -> Corpus:
@@ -230,15 +238,29 @@ class Worker:
         """Send what has come up and how things stand."""
         if self._recorder is None:
             return
-        begun = list(self.in_flight.values())
         status = Status(
             at_ns=time.time_ns(),
-            phase=self._order.phase.index if self._order is not None else -1,
+            phase=self._phase,
             users=self._runner.user_count,
-            in_flight=len(begun),
-            oldest_ns=min(begun, default=None),
+            in_flight=len(self.in_flight),
+            oldest_ns=min(self.in_flight.values(), default=None),
         )
         self._recorder.flush(pack(status))
+
+    @property
+    def _phase(self) -> int:
+        return self._order.phase.index if self._order is not None else BEFORE_LOAD
+
+    def _watch(self, saturation: Saturation, recorder: WorkerRecorder) -> None:
+        while True:
+            gevent.sleep(SAMPLE_S)
+            sample = saturation.sample(
+                worker=self.id,
+                phase=self._phase,
+                users=self._runner.user_count,
+                in_flight=len(self.in_flight),
+            )
+            recorder.add_sample(sample)
 
     def _report(self) -> None:
         while True:
@@ -246,9 +268,11 @@ class Worker:
             self.flush()
 
     def _end(self, *, complete: bool) -> None:
-        if self._beat is not None:
-            self._beat.kill()
-            self._beat = None
+        gevent.killall(self._beats)
+        self._beats = []
+        if self._saturation is not None:
+            self._saturation.close()
+            self._saturation = None
         for sender in self._idle:
             sender.close()
         self._idle.clear()
