@@ -45,12 +45,15 @@ class Generation(_Part, frozen=True):
     extra: dict[str, Any] = {}  # merged into each body
 
 
+Language = Literal["en", "zh"]
+
+
 class TextSpec(_Part, frozen=True):
     """A prompt text of a set length; tokens or chars, not both."""
 
     tokens: int | None = None
     chars: int | None = None
-    lang: Literal["en", "zh"] = "en"
+    lang: Language = "en"
 
 
 class ImageSpec(_Part, frozen=True):

@@ -23,6 +23,7 @@ from gevent.lock import RLock
 from harness import rundir
 from harness.errors import HarnessError, UserError
 from harness.load import judge, messages, run_json
+from harness.load.calibration import KeyOf, calibrated
 from harness.load.crew import Crew
 from harness.load.ladder import Ladder, WorkerStatus
 from harness.load.messages import Order, Setup, Status, unpack
@@ -49,6 +50,7 @@ class Wish:
     experiment: str
     out: Path
     run_dir: Path | None = None
+    key_of: KeyOf = lambda profile: None
 
 
 class Conductor:
@@ -63,10 +65,15 @@ class Conductor:
         self.crew = crew
         self.done = Event()
         self.exit_code: int | None = None
+        self._ratios, asked = calibrated(profile, wish.key_of)
         # Encoding takes long and must not stop the heartbeats: in a thread of its own.
-        self._corpus = gevent.get_hub().threadpool.apply(build, (profile, self.plan, SPOOL / "corpus"))
+        self._corpus = gevent.get_hub().threadpool.apply(
+            build, (profile, self.plan, SPOOL / "corpus"), {"chars_per_token": self._ratios}
+        )
+        self._notes = run_json.payload_problems(profile, self._ratios, self._corpus.notes)
         workers = crew.muster()
         self.dir, self._own_dir = _open_run_dir(wish), wish.run_dir is None
+        rundir.append_requests(self.dir, [replace(r, run=self.dir.path.name) for r in asked])
         judges = judge.judges_of(profile)
         self.ladder = Ladder(profile, self.plan, workers, judges, now_s=time.monotonic())
         self.sampler = Sampler(profile, self.dir)
@@ -269,7 +276,7 @@ class Conductor:
                 for worker in crew.ids
             ],
             stopped_early=self.ladder.stopped_early,
-            problems=[*self.ladder.problems, *run_json.write_problems(recorder)],
+            problems=[*self._notes, *self.ladder.problems, *run_json.write_problems(recorder)],
         )
         rundir.write_info(self.dir, info)
 
@@ -279,6 +286,7 @@ class Conductor:
             profile=self.profile,
             plan=self.plan,
             corpus=str(self._corpus.path),
+            chars_per_token=self._ratios,
             file=str(self.dir.worker(worker).resolve()),
             index=self.crew.ids.index(worker),
             salt=self._salt,

@@ -34,6 +34,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     plan: Plan
     corpus: str  # path on the master's host
+    chars_per_token: dict[str, float]  # by language, as the target counted
     file: str  # for the worker's own records, in the run directory on the master's host
     index: int  # of this worker, 0..
     salt: int  # of the run's nonces

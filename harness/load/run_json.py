@@ -6,10 +6,12 @@ import importlib.metadata
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
+from harness.load.calibration import languages
 from harness.load.crew import Crew
 from harness.load.recorder import MasterRecorder
+from harness.profile import Profile
 from harness.records import ClockExchange, ClockRow, Problem, RunInfo, WorkerInfo, decode_lines
 from harness.rundir import RunDir
 
@@ -51,6 +53,19 @@ def write_problems(recorder: MasterRecorder) -> list[Problem]:
     if recorder.failed is None:
         return []
     return [Problem(code="records_lost", text=f"requests.jsonl could not be written: {recorder.failed}")]
+
+
+def payload_problems(profile: Profile, ratios: Mapping[str, float], notes: Sequence[str]) -> list[Problem]:
+    """Return where payloads are not what was asked for: lengths that are estimates, images sent again."""
+    problems = [Problem(code="cache_hits", text=note) for note in notes]
+    unknown = [lang for lang in languages(profile) if lang not in ratios]
+    if unknown:
+        text = (
+            f"Lengths asked for in tokens are estimates ({', '.join(unknown)}): the target did not count the "
+            "tokens of a text sent before the load."
+        )
+        problems.append(Problem(code="tokens_estimated", text=text))
+    return problems
 
 
 def sampler_clock(run: RunDir) -> list[ClockExchange]:

@@ -20,6 +20,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from harness import bundled
 from harness.errors import HarnessError, UserError
+from harness.load.calibration import KeyOf
 from harness.load.crew import Crew
 from harness.load.signals import Interrupts
 from harness.load.user import KneeUser
@@ -34,10 +35,10 @@ log = logging.getLogger(__name__)
 class Session:
     """The runs of a master (or of the only process), one after the other."""
 
-    def __init__(self, environment: Any, runner: Any, experiment: str, *, local: bool) -> None:
+    def __init__(self, environment: Any, runner: Any, experiment: str, key_of: KeyOf, *, local: bool) -> None:
         from harness.load.conductor import Conductor, Wish
 
-        self.environment, self.experiment = environment, experiment
+        self.environment, self.experiment, self._key_of = environment, experiment, key_of
         self.crew = Crew(runner, local=local)
         self.crew.listen()
         self.run: Conductor | None = None
@@ -106,7 +107,7 @@ class Session:
     def _begin(self) -> Any:
         options = self.environment.parsed_options
         run_dir = Path(options.run_dir) if options.run_dir and not self._run_dir_used else None
-        wish = self._wish(self.profile(), self.experiment, Path(options.out), run_dir)
+        wish = self._wish(self.profile(), self.experiment, Path(options.out), run_dir, self._key_of)
         run = self._make(wish, self.crew)
         self._run_dir_used = True
         run.start()
@@ -139,7 +140,7 @@ def register(experiment: str, environ: Mapping[str, str]) -> None:
     def on_init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
         master, worker = isinstance(runner, MasterRunner), isinstance(runner, WorkerRunner)
         if not worker:
-            _lead(environment, runner, web_ui, experiment, local=not master)
+            _lead(environment, runner, web_ui, experiment, key_of, local=not master)
         if not master:
             KneeUser.worker = _follow(environment, runner, key_of, local=not worker)
 
@@ -147,8 +148,8 @@ def register(experiment: str, environ: Mapping[str, str]) -> None:
     events.init.add_listener(on_init)  # type: ignore[no-untyped-call]
 
 
-def _lead(environment: Any, runner: Any, web_ui: Any, experiment: str, *, local: bool) -> None:
-    session = Session(environment, runner, experiment, local=local)
+def _lead(environment: Any, runner: Any, web_ui: Any, experiment: str, key_of: KeyOf, *, local: bool) -> None:
+    session = Session(environment, runner, experiment, key_of, local=local)
     environment.shape_class.session = session
     try:
         if session.headless or environment.parsed_options.profile:

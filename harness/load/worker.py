@@ -16,6 +16,7 @@ import gevent
 from gevent.event import Event
 
 from harness.load import messages
+from harness.load.calibration import KeyOf
 from harness.load.client import Client, target_of
 from harness.load.messages import Hello, Order, Setup, Status, pack, unpack
 from harness.load.recorder import WorkerRecorder
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 BEAT_S = 0.25
 SAMPLE_S = 1.0
 SPOOL = Path(tempfile.gettempdir()) / "locust-knee"
-KeyOf = Callable[[Profile], str | None]
 log = logging.getLogger(__name__)
 
 
@@ -187,7 +187,9 @@ class Worker:
             return open_corpus(Path(setup.corpus))
         # Encoding must not stop the heartbeats: in a thread of its own.
         built: Corpus = gevent.get_hub().threadpool.apply(
-            build, (setup.profile, setup.plan, SPOOL / "corpus")
+            build,
+            (setup.profile, setup.plan, SPOOL / "corpus"),
+            {"chars_per_token": setup.chars_per_token},
         )
         return built
 
