@@ -23,6 +23,11 @@ class Picture:
     size: Size
 
 
+def load_readers() -> None:
+    """Load the code that reads images, so that an engine's first image costs what every other does."""
+    Image.init()
+
+
 def read_picture(url: str) -> Picture:
     """Read a data URL. Raises RefusedError (400) for anything that is no image."""
     head, _, payload = url.partition(",")

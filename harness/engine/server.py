@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from harness.engine.answer import Answer
 from harness.engine.config import EngineConfig
+from harness.engine.images import load_readers
 from harness.engine.intake import check_limit, parse_call, take_order
 from harness.engine.metrics import MetricsPage
 from harness.engine.preprocess import Size
@@ -71,6 +72,7 @@ class EngineApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        load_readers()
         self._engine = EngineService(self.config)
         self._page = MetricsPage(self._engine.scheduler, self._engine.preprocessor)
         stepping = asyncio.create_task(self._engine.run())
