@@ -22,7 +22,7 @@ CHARTED = ("first_ms", "median_ms", "prefill_p50_ms", "ttft_p50_ms", "total_p50_
 def experiment_blocks(
     name: str, experiment: Experiment, say: Say, lang: str, *, charted: bool
 ) -> list[Block]:
-    """Return what one measurement found: its sentence, chart, table and problems."""
+    """Return what one measurement found: its sentence, chart, table, problems, and how it was judged."""
     blocks: list[Block] = [Para(translate(experiment.text, lang), "lead")]
     if charted:
         blocks.append(Figure(chart_name(name), say("experiment.figure")))
@@ -30,6 +30,8 @@ def experiment_blocks(
         blocks.append(_table(experiment, say, lang))
     if experiment.problems:
         blocks.append(Bullets(tuple(translate(text, lang) for text in experiment.problems)))
+    if has(lang, f"how.{name}"):
+        blocks.append(Para(say(f"how.{name}"), "note"))
     return blocks
 
 
@@ -149,6 +151,8 @@ def _title(column: str, unit: str, say: Say, lang: str) -> str:
 def _text(name: str, x: float, per_ms: float) -> str:
     if name.endswith("_ms"):
         return plain(x * per_ms)
+    if name == "p":
+        return "< 0.001" if x < 0.001 else f"{x:.3f}"
     if name.endswith(("ratio", "share", "rate")):
         return percent(x)
     return (

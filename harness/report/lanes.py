@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from harness.records import BEFORE_LOAD
 from harness.report.draw import ACCENT, MUTED, Spec
 from harness.report.layers import WIDTH
 from harness.report.numbers import percent, plain
@@ -32,7 +33,7 @@ def prefill_lanes(run: RunData, origin: int) -> Spec | None:
     table = run.requests
     if not len(table):
         return None
-    table = table[(table.outcome == "ok") & table.ttft_ms.notna()]
+    table = table[(table.outcome == "ok") & table.ttft_ms.notna() & (table.phase != BEFORE_LOAD)]
     if not len(table):
         return None
     if len(table) > MAX_REQUESTS:

@@ -48,7 +48,9 @@ def make_document(report: Report, run: RunData, charts: Sequence[str], lang: str
     say, ladder = messages(lang), ladder_steps(report, run)
     model = report.target.get("model")
     eyebrow = "eyebrow.model" if model else "eyebrow"
+    measured = _experiments(report, charts, say, lang)
     sections = [
+        *((_findings(report, say, lang),) if report.knee is not None else measured),
         _limits(report, say, lang),
         _why(report, ladder, charts, say, lang),
         _bottleneck(report, charts, say, lang),
@@ -56,9 +58,9 @@ def make_document(report: Report, run: RunData, charts: Sequence[str], lang: str
         _time(report, run, charts, say),
         _steps(report, ladder, say, lang),
         _kinds(ladder, say, lang),
-        *_experiments(report, charts, say, lang),
+        *(measured if report.knee is not None else ()),
         _problems(report, say, lang),
-        _method(say),
+        _method(report, say),
         _conditions(say),
         _versions(report, run, say),
     ]
@@ -192,9 +194,11 @@ def _time(report: Report, run: RunData, charts: Sequence[str], say: Say) -> Sect
     return Section("time", say("time.title"), tuple(blocks))
 
 
-def _steps(report: Report, ladder: list[Step], say: Say, lang: str) -> Section:
+def _steps(report: Report, ladder: list[Step], say: Say, lang: str) -> Section | None:
     rest = [step for step in report.steps if step not in ladder]
     steps = [*ladder, *rest]
+    if not steps and report.experiments:
+        return None
     if not steps:
         return Section("steps", say("steps.title"), (Para(say("steps.none")),))
     blocks: list[Block] = [
@@ -214,10 +218,24 @@ def _kinds(ladder: list[Step], say: Say, lang: str) -> Section | None:
     return Section("kinds", say("kinds.title"), (Para(say("kinds.intro")), table))
 
 
+def _findings(report: Report, say: Say, lang: str) -> Section | None:
+    """Return what the measurements beside the ladder found, a line each: their sections come later."""
+    if not report.experiments:
+        return None
+    columns = [
+        Column(say("findings.what"), lambda x: _word("experiment", x[0], say, lang), numeric=False),
+        Column(say("findings.found"), lambda x: translate(x[1].text, lang), numeric=False),
+    ]
+    table = _simple(list(report.experiments.items()), columns, say)
+    return Section("findings", say("findings.title"), (table,))
+
+
 def _experiments(report: Report, charts: Sequence[str], say: Say, lang: str) -> list[Section]:
     sections = []
     for name, experiment in report.experiments.items():
         blocks = experiment_blocks(name, experiment, say, lang, charted=chart_name(name) in charts)
+        if report.target.get("stream") is False:
+            blocks.append(Para(say("latency.unstreamed"), "note"))
         sections.append(Section(f"experiment-{name}", _word("experiment", name, say, lang), tuple(blocks)))
     return sections
 
@@ -238,8 +256,10 @@ def _problems(report: Report, say: Say, lang: str) -> Section:
     return Section("problems", say("problems.title"), (Para(say("problems.intro")), table))
 
 
-def _method(say: Say) -> Section:
-    lines = tuple(say(f"method.{i}") for i in range(1, 6))
+def _method(report: Report, say: Say) -> Section:
+    """Return how it was measured; how a measurement beside the ladder is judged stands in its own section."""
+    about_steps = range(1, 5) if report.knee is not None or not report.experiments else ()
+    lines = tuple(say(f"method.{i}") for i in (*about_steps, 5))
     return Section("method", say("method.title"), (Bullets(lines),))
 
 

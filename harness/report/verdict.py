@@ -20,6 +20,9 @@ def sentence(report: Report, ladder: Sequence[Step], lang: str) -> str:
     say, knee = messages(lang), report.knee
     if report.steps and not any(step.n for step in report.steps):
         return say("verdict.no_data")
+    if knee is None and len(report.experiments) == 1:
+        (found,) = report.experiments.values()
+        return translate(found.text, lang)
     if knee is None:
         return say("verdict.none")
     rates = bool(ladder) and all(step.users is None for step in ladder)
@@ -29,6 +32,9 @@ def sentence(report: Report, ladder: Sequence[Step], lang: str) -> str:
 def tone(report: Report) -> Tone:
     """Return how the verdict is coloured: confirmed, doubtful or none."""
     if report.knee is None:
+        decided = [found.verdict != "undecided" for found in report.experiments.values()]
+        if report.valid and decided:
+            return "good" if all(decided) else "warn"
         return "good" if report.valid and any(step.n for step in report.steps) else "bad"
     if report.knee.status in ("knee", "none_in_range"):
         return "good" if report.valid else "warn"

@@ -186,6 +186,18 @@ def test_the_request_before_the_load_is_the_first_of_the_same_input() -> None:
     assert repeat([100.0] * 20, [sent_before(101, "repeat_a")]).verdict == "steady"
 
 
+def test_a_first_that_costs_next_to_nothing_is_no_one_time_cost() -> None:
+    """A first token twice as late, but 10 ms of 400."""
+    rows = [
+        request(
+            k, 1.1 + k / 2, 400.0 + 10 * (not k), kind="repeat_a", ttft_ms=10.0 * (1 + (not k)),
+        )
+        for k in range(20)
+    ]  # fmt: skip
+    data = runs.run([phase(0, 1, 0, seconds=30, experiment="repeat")], rows)
+    assert assess(data).experiments["repeat"].verdict == "steady"
+
+
 def test_after_other_measurements_a_cold_start_is_told_apart_from_the_input_s_own_first() -> None:
     ladder_step = [request(1 + k, 1.1 + k / 4, 100, kind="text", ttft_ms=50) for k in range(20)]
     phases = ("steps", "repeat")
@@ -230,6 +242,40 @@ def test_isolation_gives_the_factor_with_its_interval() -> None:
     low, high = found.figures["factor_interval"]
     assert low < found.figures["factor"] < high
     assert [row[0] for row in found.rows] == ["short alone", "short beside long"]
+
+
+def isolation(factor, *, alone_ms, rest_ms):
+    """Short requests with a first token at `alone_ms`, then at `factor` times that beside long ones."""
+    rows = [
+        request(
+            100 * at + k, 50 * at + 2 + k / 10, ttft + rest_ms, kind="a", phase=at, ttft_ms=ttft + k % 3 / 10
+        )
+        for at, ttft in enumerate((alone_ms, factor * alone_ms))
+        for k in range(60)
+    ]  # fmt: skip
+    timeline = [
+        phase(i, 4, 50 * i, experiment="isolation", label=name)
+        for i, name in enumerate(("short alone", "short beside long"))
+    ]
+    return assess(runs.run(timeline, rows)).experiments["isolation"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "alone_ms", "rest_ms", "verdict"),
+    [
+        (1.6, 20, 200, "shared_queue"),  # 12 ms of 220: nobody notices
+        (1.6, 20, 20, "separate_queues"),  # 12 ms of 40
+        (1.6, 200, 5000, "separate_queues"),  # 120 ms are noticed beside the longest answer
+        (1.1, 200, 200, "shared_queue"),
+    ],
+)
+def test_separate_queues_are_worth_a_wait_that_is_noticed(factor, alone_ms, rest_ms, verdict) -> None:
+    found = isolation(factor, alone_ms=alone_ms, rest_ms=rest_ms)
+    assert found.verdict == verdict
+    assert found.figures["factor"] == pytest.approx(factor, rel=0.02)
+    assert found.figures["added_most_ms"] == pytest.approx((factor - 1) * alone_ms, abs=0.1 * alone_ms)
+    assert ("at most" in found.text) == (verdict == "shared_queue" and factor > 1.2)
+    assert not ENGLISH.search(translate(found.text, "zh"))
 
 
 def test_cache_gives_the_share_saved_and_the_hits_of_the_engine() -> None:

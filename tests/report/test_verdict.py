@@ -2,7 +2,7 @@ import pytest
 
 from harness.report import verdict
 from harness.report.messages import messages
-from harness.results import Knee, Report, Step, Vote
+from harness.results import Experiment, Knee, Report, Step, Vote
 
 from .sample import replace
 
@@ -63,6 +63,20 @@ def report(knee: Knee | None, steps: list[Step] = STEPS) -> Report:
 def test_each_verdict_is_one_sentence_in_both_languages(knee, english, chinese):
     assert verdict.sentence(report(knee), STEPS, "en") == english
     assert verdict.sentence(report(knee), STEPS, "zh") == chinese
+
+
+def measured(*verdicts):
+    found = {f"m{i}": Experiment(verdict=v, text=f"No cache at work: {v}.") for i, v in enumerate(verdicts)}
+    return replace(report(None, []), experiments=found)
+
+
+def test_a_run_of_one_measurement_is_headed_by_its_own_finding():
+    one = measured("no_cache")
+    assert verdict.sentence(one, [], "en") == "No cache at work: no_cache."
+    assert verdict.tone(one) == "good"
+    assert verdict.tone(measured("undecided")) == "warn"
+    assert verdict.tone(replace(one, valid=False)) == "bad"
+    assert verdict.sentence(measured("a", "b"), [], "en").startswith("This run measured no load ladder")
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "at least 0.5 requests/s"), ("zh", "0.5 个请求/秒")])

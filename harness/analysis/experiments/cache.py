@@ -32,7 +32,7 @@ SAVED_LEAST = 0.1
 HITS_LEAST = 0.01
 LEAST = 5
 PAIRS = {"image": ("image_unique", "image_repeated"), "prefix": ("prefix_unique", "prefix_repeated")}
-COLUMNS = ["kind", "n", "prefill_p50_ms", "ttft_p50_ms", "total_p50_ms", "saved_share", "p"]
+COLUMNS = ["kind", "n", "in_tokens", "prefill_p50_ms", "ttft_p50_ms", "total_p50_ms", "saved_share", "p"]
 
 
 def assess_cache(run: RunData, rows: Rows, windows: Sequence[Window], seed: int) -> Experiment:
@@ -59,7 +59,7 @@ def assess_cache(run: RunData, rows: Rows, windows: Sequence[Window], seed: int)
     verdict = "_and_".join(works) + "_cache" if works else "no_cache"
     return Experiment(
         verdict=verdict,
-        text=_text(works, saved),
+        text=_text(works, saved, median(series["prefix_repeated"].rest.figures["in_tokens"])),
         columns=COLUMNS,
         rows=table,
         figures=figures,
@@ -104,10 +104,11 @@ def _against_counters(works: list[str], engine: EngineStats | None) -> list[str]
     return found
 
 
-def _text(works: list[str], saved: dict[str, float]) -> str:
+def _text(works: list[str], saved: dict[str, float], prompt_tokens: float | None) -> str:
     if not works:
         return "No cache at work: repeated pictures and prompts take as long as unique ones."
-    words = {"image": "a repeated picture", "prefix": "a repeated prompt"}
+    of_tokens = f" of {prompt_tokens:.0f} tokens" if prompt_tokens else ""
+    words = {"image": "a repeated picture", "prefix": f"a repeated prompt{of_tokens}"}
     parts = [f"{words[name]} saves {100 * saved[name]:.0f} % of its prefill" for name in works]
     idle = [words[name] for name in saved if name not in works]
     rest = f"; {idle[0]} saves nothing" if idle else ""
@@ -119,6 +120,7 @@ def _row(series: Series, share: float | None, p: float | None) -> list[object]:
     return [
         series.kind,
         len(rest),
+        median(rest.figures["in_tokens"]),
         median(rest.stages["prefill"]),
         median(rest.ttft_ms),
         median(rest.latency_ms),

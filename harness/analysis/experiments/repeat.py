@@ -1,9 +1,10 @@
 """One fixed input again and again: is the first slow (a one-time cost), are all alike, or do they swing?
 
-The first is a one-time cost where its time before the first token, or in all, lies above all the others'
-and at least a quarter above their median. Both are taken from the service's stages where they are known: a
-client's first request is slower too. The others swing where their middle nine tenths spread over more than
-a quarter of their median; the stage whose own spread is largest is named.
+The first is a one-time cost where its time before the first token, or in all, lies above all the others' and
+at least a quarter above their median, by a twentieth of the whole time at least. Both are taken from the
+service's stages where they are known: a client's first request is slower too. The others swing where their
+middle nine tenths spread over more than a quarter of their median; the stage whose own spread is largest is
+named.
 
 The first is the request sent before the load where there is one, since it brought the same input. After
 other measurements it is not of this input, and says only that the service was cold: a line of its own.
@@ -28,7 +29,7 @@ from harness.records import BEFORE_LOAD, STAGES
 from harness.results import Experiment
 from harness.rundir import RunData
 
-ONE_TIME = 1.25
+ONE_TIME, ONE_TIME_SHARE = 1.25, 0.05
 SWING = 0.25
 LEAST = 5
 COLUMNS = ["stage", "n", "first_ms", "min_ms", "median_ms", "max_ms", "spread_ratio"]
@@ -63,7 +64,7 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
             f"The same input still swings by {100 * spread:.0f} % of its median{where}: it is not the input."
         )
         figures["stage"] = stage
-    elif any(ratio > ONE_TIME and above for ratio, above in ratios.values()):
+    elif any(clear for _, clear in ratios.values()):
         stage = _costliest(first, rest)
         where = f", most of it in {WORDS[stage]}" if stage else ""
         verdict = "one_time_cost"
@@ -84,15 +85,17 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
 
 
 def _first_over_rest(first: Rows, rest: Rows) -> dict[str, tuple[float, bool]]:
-    """Return the first over the others' median, before the first token and in all, and if it tops all."""
+    """Return the first over the others' median, before the first token and in all, and if it is clear."""
     if not len(first):
         return {}
-    found = {}
+    found, least_ms = {}, ONE_TIME_SHARE * (median(_in_all(rest)) or 0.0)
     for name, times in (("ttft", _before_decode), ("total", _in_all)):
         one, others = times(first), times(rest)
         middle = median(others)
         if middle and not np.isnan(one[0]):
-            found[name] = float(one[0]) / middle, bool(one[0] > np.nanmax(others))
+            more_ms = float(one[0]) - middle
+            clear = more_ms > max((ONE_TIME - 1) * middle, least_ms) and one[0] > np.nanmax(others)
+            found[name] = float(one[0]) / middle, bool(clear)
     return found
 
 
@@ -103,8 +106,8 @@ def _cold_start(rows: Rows) -> list[str]:
     if not len(first):
         return []
     others = good.take((good.phase == BEFORE_LOAD + 1) & (good.kind == first.kind[0]))
-    ratio, slowest = _first_over_rest(first, others).get("ttft", (1.0, False))
-    if not slowest or ratio <= ONE_TIME:
+    ratio, clear = _first_over_rest(first, others).get("ttft", (1.0, False))
+    if not clear:
         return []
     return [
         f"the run's very first request took {ratio:.1f} times as long to the first token as others of its "

@@ -212,6 +212,24 @@ EN: dict[str, str] = {
     "column.saved_share": "Saved",
     "column.p": "p-value",
     "experiment.figure": "Median times, as in the table.",
+    "findings.title": "Beside the ladder, in short",
+    "findings.what": "Measurement",
+    "findings.found": "Finding",
+    "how.modality": "One user; the kinds take turns, each request with a new text and new images, all "
+    "answers of the same length. Images are the main variable where several take at least 1.2 times as "
+    "long as text alone and chance gives that in less than 5 % of runs (rank test).",
+    "how.image_sweep": "One user; the same picture at each side in turn. A jump is a rise by a quarter at "
+    "least that outruns the picture's area by 15 % and that chance gives in less than 5 % of sweeps (rank "
+    "tests, all sides together).",
+    "how.repeat": "One user; the same bytes each time. A one-time cost: the first lies above all others and "
+    "at least a quarter above their median, by a twentieth of the whole time at least. Swinging: the middle "
+    "nine tenths of the others (the spread) are wider than a quarter of their median.",
+    "how.isolation": "The same number of users, first with short requests only, then with short and long "
+    "ones in turn. Separate queues are worth it where even the lower end of an interval is above 1.2 and "
+    "the wait added is more than a tenth of a short request's time or 50 ms.",
+    "how.cache": "One user; unique and repeated input in turn. Saved: the share of preprocessing and "
+    "prefill, or of the time to first token where the service reports no stages. A cache is at work where "
+    "that is a tenth at least and chance gives it in less than 5 % of runs (rank test).",
     "experiment.empty": "no figure",
     # problems
     "problems.title": "Problems",
