@@ -10,10 +10,10 @@ import gevent
 from locust import User, argument_parser, task
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from harness.load.messages import Order
 from harness.load.open_loop import OpenLoop
 from harness.load.sender import Sender
 from harness.load.worker import Worker
+from harness.plan import Phase
 
 # Locust builds its argument parser once per option of each spawn message: 0.2-0.4 s in which a worker reads
 # nothing, at the edge of every step. The defaults do not change.
@@ -36,33 +36,35 @@ class KneeUser(User):
 
     @task
     def serve(self) -> None:
-        """Send the next request, or a whole phase of an open loop."""
-        order = self.worker.await_order()
-        self._busy = True
-        try:
-            if order.phase.rate is not None:
-                OpenLoop(self.worker).run()
-                pause_s = 0.0
-            else:
-                pause_s = self._send_next(order)
-        except gevent.Timeout as stray:
-            # A timer that is not ours is a BaseException: uncaught, it would end this user unseen.
-            log.error("a timer of something else went off in a user: %s", stray)
-            pause_s = 0.0
-        finally:
-            self._busy = False
-        if pause_s < 0:
-            self.worker.changed.wait()
-        elif pause_s:
-            gevent.sleep(pause_s)
+        """Send request after request until the user is told to stop."""
+        while self._state != LOCUST_STATE_STOPPING:
+            try:
+                self._serve_once()
+            except gevent.Timeout as stray:
+                # A timer that is not ours is a BaseException: uncaught, it would end this user unseen.
+                log.error("a timer of something else went off in a user: %s", stray)
 
-    def _send_next(self, order: Order) -> float:
-        """Send one request; return how long to wait then, below 0: until the next phase."""
+    def _serve_once(self) -> None:
+        """Send the next request and wait as it asks for, or serve a whole phase of an open loop."""
+        order = self.worker.await_order()
         phase = order.phase
         if phase.index != self._phase:
             self._phase, self._count = phase.index, 0
         if phase.requests is not None and self._count >= -(-phase.requests // (phase.users or 1)):
-            return -1.0
+            self.worker.changed.wait()
+            return
+        self._busy, pause_s = True, 0.0
+        try:
+            if phase.rate is not None:
+                OpenLoop(self.worker).run()
+            else:
+                pause_s = self._send_next(phase)
+        finally:
+            self._busy = False
+        gevent.sleep(pause_s)
+
+    def _send_next(self, phase: Phase) -> float:
+        """Send one request and return how long to wait then."""
         self._sender = self._sender or self.worker.new_sender()
         entry = self.worker.entry(phase, self._count, self._sender.number)
         self._count += 1
