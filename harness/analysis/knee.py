@@ -33,6 +33,11 @@ RULED_OUT = 0.10  # an earlier knee with less than this is ruled out
 LEAST_STEPS = 3
 BELOW_FIRST = -1  # as the index of the cap
 
+VERDICTS_OF_FAULTS: tuple[Literal["client_limited", "load_not_applied"], ...] = (
+    "client_limited",
+    "load_not_applied",
+)
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -93,8 +98,29 @@ def find_knee(
         groups=tuple(groups),
         unit="tokens" if any(np.ptp(s.work) > 0 for s in usable if s.good) else "requests",
     )
-    knee = decide(ladder, compared, profile_loads=profile_loads)
+    knee = _unless_hidden(decide(ladder, compared, profile_loads=profile_loads), steps)
     return msgspec.structs.replace(knee, slo_cap=slo_cap, notes=notes + knee.notes)
+
+
+def _unless_hidden(knee: Knee, steps: Sequence[StepSample]) -> Knee:
+    """Return the verdict, withdrawn where steps that cannot be used lie between its cap and its knee."""
+    if knee.cap is None or knee.knee_step is None:
+        return knee
+    used = {step.load for step in steps if step.fault is None}
+    hidden = [s for s in steps if knee.cap < s.load < knee.knee_step and s.load not in used]
+    if not hidden:
+        return knee
+    fault = next((s.fault for s in hidden if s.fault in VERDICTS_OF_FAULTS), None)
+    names = plain(sorted({s.load for s in hidden}))
+    return msgspec.structs.replace(
+        knee,
+        status=fault or "inconclusive",
+        cap=None,
+        knee_step=None,
+        steady=None,
+        undecided=(knee.cap, max(s.load for s in hidden)),
+        notes=[*knee.notes, f"The cap may be at {names}, which cannot be used: measure there again."],
+    )
 
 
 def decide(ladder: Ladder, compared: Sequence[Load], *, profile_loads: Sequence[Load] | None = None) -> Knee:
@@ -230,8 +256,7 @@ def _likely_of_few(groups: Sequence[Group]) -> Load | None:
 
 def _status_of_few(steps: Sequence[StepSample]) -> Status:
     """Return why there are too few steps: the fault without which there would be enough."""
-    faults: tuple[Literal["client_limited", "load_not_applied"], ...] = ("client_limited", "load_not_applied")
-    for fault in faults:
+    for fault in VERDICTS_OF_FAULTS:
         enough = len({s.load for s in steps if s.fault in (None, fault)}) >= LEAST_STEPS
         if enough and any(s.fault == fault for s in steps):
             return fault
