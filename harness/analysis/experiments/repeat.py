@@ -74,7 +74,7 @@ def assess_repeat(run: RunData, rows: Rows, windows: Sequence[Window], seed: int
         figures["stage"] = stage
     else:
         verdict = "steady"
-        alike = ", and the first is no slower" if ratios else ""
+        alike = ", and the first is like them" if ratios else ""
         text = (
             f"Steady: nine tenths of {len(rest)} requests lie within a span of {100 * spread:.0f} % of their "
             f"median{alike}."
