@@ -106,7 +106,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     itl_p50_ms: float | None = None
     itl_p95_ms: float | None = None
     itl_max_ms: float | None = None
-    client_lag_ms: float | None = None  # worst wait of arrived bytes in this client; None where unknown
+    client_lag_ms: float | None = None  # wait of arrived bytes here, at first text or end; None: unknown
     pre_ms: float | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None

@@ -5,7 +5,7 @@ whole life; its callback reads, stamps and hands the bytes on, and the caller sl
 Writing is done the same way, so an answer that comes before the body is sent (413) is seen at once.
 
 Moments are those at which the kernel received the bytes (SO_TIMESTAMPNS), not those at which this process
-came round to reading them; the difference is kept as the client's lag. It costs 0.6 us per read. Where
+came round to reading them; the difference is kept, for the client's lag. It costs 0.6 us per read. Where
 several segments are read at once the kernel gives the last one's moment. TLS runs over memory buffers
 (`ssl.MemoryBIO`), so that both kinds of connection share one path, kernel stamps included.
 
@@ -57,12 +57,12 @@ class Connection:
     """A connected socket; at most one listener at a time, none while it is idle.
 
     An idle connection on which anything happens (the peer closes it, or sends unasked) closes itself.
-    `worst_wait_ns` is the longest that received bytes lay unread since `attach`; None without kernel stamps.
+    `wait_ns` is how long the bytes of the last read had lain here; None without kernel stamps.
     """
 
     def __init__(self, sock: _socket.socket, tls: _Tls | None) -> None:
         self.open = True
-        self.worst_wait_ns: int | None = None
+        self.wait_ns: int | None = None
         self._sock, self._tls = sock, tls
         self._recvmsg = sock.recvmsg
         self._listener: Listener | None = None
@@ -74,7 +74,7 @@ class Connection:
 
     def attach(self, listener: Listener) -> None:
         """Make `listener` hear of everything from now on."""
-        self._listener, self.worst_wait_ns = listener, None
+        self._listener, self.wait_ns = listener, None
 
     def detach(self) -> None:
         """Keep the connection for a later request."""
@@ -109,8 +109,7 @@ class Connection:
             wait_ns = time.time_ns() - seconds * 1_000_000_000 - ns
             if 0 <= wait_ns < _MAX_WAIT_NS:
                 at_ns -= wait_ns
-                if self.worst_wait_ns is None or wait_ns > self.worst_wait_ns:
-                    self.worst_wait_ns = wait_ns
+                self.wait_ns = wait_ns
         if self._tls is not None and data:
             try:
                 data = self._tls.decrypt(data)
