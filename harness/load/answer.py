@@ -108,7 +108,7 @@ _TIMINGS = {
     "decode_ms": ("decode_ms", "predicted_ms"),
 }
 _SERVER_TIMING = re.compile(
-    r'(pre|queue|prefill|decode)(?:_ms)?\s*;(?:[^,]*;)?\s*dur="?(\d+(?:\.\d+)?)', re.I
+    r'(?<![\w-])(pre|queue|prefill|decode)(?:_ms)?\s*;(?:(?:[^,"]|"[^"]*")*;)?\s*dur="?(\d+(?:\.\d+)?)', re.I
 )
 
 
