@@ -64,8 +64,7 @@ class Exchange:
         self._connection.attach(self)
         self._wall_ns, self._start_ns = time.time_ns(), time.monotonic_ns()
         self._connection.send(segments)
-        self._timer = get_hub().loop.timer(self._deadline()[0])
-        self._timer.start(self._on_timer)
+        self._set_timer(self._deadline()[0])
         try:
             self._waiter.get()
         except BaseException as killed:
@@ -156,12 +155,16 @@ class Exchange:
             nearest = min(nearest, (self._start_ns / 1e9 + limits.ttft_s, "timeout_ttft"))
         return nearest[0] - time.monotonic(), nearest[1]
 
+    def _set_timer(self, left_s: float) -> None:
+        """Look again at the deadline, and before any that bytes still to come could set."""
+        self._timer = get_hub().loop.timer(min(left_s, self._target.timeouts.idle_s))
+        self._timer.start(self._on_timer)
+
     def _on_timer(self) -> None:
         left_s, outcome = self._deadline()
         if left_s > 0:
             self._timer.close()
-            self._timer = get_hub().loop.timer(left_s)
-            self._timer.start(self._on_timer)
+            self._set_timer(left_s)
             return
         self._late = outcome
         self._finish(time.monotonic_ns())
