@@ -99,6 +99,10 @@ class Traffic(_Part, frozen=True):
     seed: int = 1
 
 
+MIN_GOOD = 20  # good requests below which a step is not judged
+MIN_ROUNDS = 4  # the same, per user
+
+
 class Hold(_Part, frozen=True):
     """How long a step is measured."""
 
@@ -107,6 +111,10 @@ class Hold(_Part, frozen=True):
     max_seconds: float = 300
     settle_s: float = 5
     adaptive: bool = False  # hold on until each vote is decided, at most max_seconds
+
+    def wanted(self, users: int | None) -> int:
+        """Return how many good requests a window needs; `users` is None in an open loop."""
+        return max(self.min_requests, MIN_GOOD, MIN_ROUNDS * (users or 0))
 
 
 class Load(_Part, frozen=True):
@@ -154,7 +162,7 @@ class Stop(_Part, frozen=True):
 class Safety(_Part, frozen=True):
     """Bounds that no run passes."""
 
-    allowed_hosts: tuple[str, ...] = ()  # empty: the target's own host only
+    allowed_hosts: tuple[str, ...] = ()  # empty: any
     max_users: int = 1000
     max_seconds: float = 7200
     store_text: bool = False
@@ -224,3 +232,9 @@ class Profile(_Part, frozen=True):
         if self.load.rates is not None:
             return ()
         return self.load.users if self.load.users is not None else DEFAULT_USERS
+
+    @property
+    def engine_url(self) -> str | None:
+        """Where the engine's metrics are looked for; None: nowhere."""
+        engine = self.observe.engine
+        return None if engine == "none" else self.target.base_url if engine == "auto" else engine

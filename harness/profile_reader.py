@@ -7,7 +7,6 @@ Relative paths start at the profile's folder.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -83,12 +82,6 @@ def to_yaml(profile: Profile) -> str:
     raw = msgspec.to_builtins(profile)
     raw["target"]["headers"] = dict.fromkeys(profile.target.headers, "(hidden)")
     return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-
-
-def profile_hash(profile: Profile) -> str:
-    """Return a short hash of everything that decides the request bodies."""
-    parts = (profile.traffic, profile.generation, profile.target, profile.experiments)
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
 def _refuse_double_keys(root: yaml.Node | None, file: Path) -> None:

@@ -10,7 +10,7 @@ Format history
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -33,7 +33,6 @@ Outcome = Literal[
     "empty",
     "cancelled",
 ]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 TokenSource = Literal["usage", "server", "chunks"]
 StageSource = Literal["timings", "server_timing", "stage_log"]
@@ -235,6 +234,11 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     t0_ns: int | None = None
     t1_ns: int | None = None
     end_ns: int | None = None
+
+    @property
+    def load(self) -> float | None:
+        """Users, or offered requests/s."""
+        return float(self.users) if self.users is not None else self.rate
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

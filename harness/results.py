@@ -128,6 +128,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     used: bool = True  # taken into the verdict
     why_not: str | None = None
 
+    @property
+    def load(self) -> Load | None:
+        """Users, or offered requests/s."""
+        return float(self.users) if self.users is not None else self.offered_rps
+
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
     """The three votes at one step against the step before; None where there was no data."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.profile import DEFAULT_USERS, Profile
-from harness.profile_reader import load_profile, parse_profile, parse_struct, profile_hash, to_yaml
+from harness.profile_reader import load_profile, parse_profile, parse_struct, to_yaml
 
 SHIPPED = sorted((Path(__file__).parent.parent / "profiles").glob("*.yaml"))
 FILE = Path("/somewhere/p.yaml")
@@ -240,12 +240,6 @@ def test_what_is_written_has_no_secrets() -> None:
     written = to_yaml(profile)
     assert "hunter2" not in written
     assert yaml.safe_load(written)["target"]["headers"] == {"x-token": "(hidden)"}
-
-
-def test_the_hash_follows_what_decides_the_bodies() -> None:
-    assert profile_hash(parsed()) == profile_hash(parsed(LEAST.replace("name: p", "name: q")))
-    assert profile_hash(parsed()) != profile_hash(parsed(with_key("generation.max_tokens", 9)))
-    assert profile_hash(parsed()) != profile_hash(parsed(with_key("traffic.seed", 9)))
 
 
 def test_a_missing_and_an_unreadable_file_are_named(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def sample_of(window: Window, step: Step, unit: str | None) -> StepSample:
     memory = [s.mem_used_ratio_p95 for s in step.gpu.values() if s.mem_used_ratio_p95 is not None]
     work = good.figures[unit] if unit else np.ones(len(good))
     return StepSample(
-        load=float(step.users if step.users is not None else step.offered_rps or 0.0),
+        load=step.load or 0.0,
         seconds=window.seconds,
         latency_ms=good.latency_ms,
         work=work,
@@ -142,26 +142,18 @@ def work_unit(windows: Sequence[Window]) -> str | None:
     return "out_tokens" if len(kinds) > 1 and known else None
 
 
-def load_of(step: Step) -> Load | None:
-    """Return a step's load: users, or offered requests/s."""
-    return float(step.users) if step.users is not None else step.offered_rps
-
-
 def slo_by_load(steps: Sequence[Step]) -> dict[Load, bool]:
     """Return whether each load meets the SLO; of a load measured several times, most must."""
     judged: dict[Load, list[bool]] = {}
     for step in steps:
-        load = load_of(step)
-        if load is not None and step.meets_slo is not None:
-            judged.setdefault(load, []).append(step.meets_slo)
+        if step.load is not None and step.meets_slo is not None:
+            judged.setdefault(step.load, []).append(step.meets_slo)
     return {load: sum(met) * 2 > len(met) for load, met in judged.items()}
 
 
 def planned_loads(run: RunData) -> set[Load]:
     """Return the loads that the ladder was to hold; empty where the run had none."""
-    loads = {
-        float(p.users) if p.users is not None else p.rate for p in run.info.phases if p.experiment == "steps"
-    }
+    loads = (phase.load for phase in run.info.phases if phase.experiment == "steps")
     return {load for load in loads if load is not None}
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.results import Bottleneck, KindStats, Knee, Load, Step
+from harness.analysis.votes import KV_FULL, PREEMPTED_SHARE, PREEMPTIONS
+from harness.results import Bottleneck, KindStats, Knee, Step
 
 GPU_BUSY, GPU_IDLE = 0.8, 0.6
-KV_FULL = 0.9
-PREEMPTED_SHARE, PREEMPTED_LEAST = 0.01, 3
 LONG_RATIO, LONG_SHARE = 3.0, 0.5
 MATERIAL = 0.15  # of the latency at the lowest load: a swing below it is no swing
 NAMES = {
@@ -50,7 +49,7 @@ class _Stages:
 def find_bottleneck(steps: Sequence[Step], knee: Knee | None) -> Bottleneck | None:
     """Return what limits a ladder; None where no step has a good request. `steps` in any order."""
     limited = [s for s in steps if s.client.limited]
-    good = sorted((s for s in steps if s.n and not s.client.limited), key=_load)
+    good = sorted((s for s in steps if s.n and not s.client.limited), key=lambda step: step.load or 0.0)
     measured = [s for s in good if s.used] or good
     if limited and (not measured or (knee is not None and knee.status == "client_limited")):
         return _client(limited[0])
@@ -70,14 +69,10 @@ def find_bottleneck(steps: Sequence[Step], knee: Knee | None) -> Bottleneck | No
     return Bottleneck(stage=NAMES[stage], resource=resource, evidence=evidence + why)
 
 
-def _load(step: Step) -> Load:
-    return float(step.users) if step.users is not None else step.offered_rps or 0.0
-
-
 def _limit_step(steps: Sequence[Step], knee: Knee | None) -> Step:
     """Return the step at the knee, or the highest one."""
     if knee is not None and knee.knee_step is not None:
-        at = [step for step in steps if _load(step) == knee.knee_step]
+        at = [step for step in steps if step.load == knee.knee_step]
         if at:
             return at[0]
     return steps[-1]
@@ -89,8 +84,7 @@ def _client(step: Step) -> Bottleneck:
         resource="unknown",
         evidence=[
             f"at {step.label} arrived bytes waited {step.client.lag_p99_ms or 0:.0f} ms (p99) in the load "
-            "generator: "
-            "it was the limit, not the service"
+            "generator: it was the limit, not the service"
         ],
     )
 
@@ -124,8 +118,7 @@ def _choose(stages: _Stages, low: Step, high: Step) -> tuple[str, list[str]]:
         tail = " but it hardly grows" if has_swing else ""
         evidence.append(
             f"{WORDS[largest]} has the largest share: {100 * stages.high[largest] / total:.0f} % of the "
-            "time at "
-            f"{high.label}{tail}"
+            f"time at {high.label}{tail}"
         )
     elif has_swing:
         evidence.append(f"and has the largest share: {100 * stages.high[largest] / total:.0f} % of the time")
@@ -153,7 +146,7 @@ def _memory(low: Step, high: Step) -> list[str]:
     asked = high.n + high.failures
     preempted = engine.preemptions or 0.0
     evidence = []
-    if preempted >= max(PREEMPTED_LEAST, PREEMPTED_SHARE * asked):
+    if preempted >= max(PREEMPTIONS, PREEMPTED_SHARE * asked):
         evidence.append(
             f"{preempted:.0f} sequences were preempted at {high.label} for want of KV-cache blocks"
         )
@@ -195,8 +188,7 @@ def _long_requests(kinds: dict[str, KindStats]) -> str | None:
         return None
     return (
         f"{longest} is {100 * of_requests:.0f} % of the requests but holds {100 * share:.0f} % of the "
-        "places' time: "
-        f"one takes {ratio:.1f} times as long as {shortest}, which waits behind it"
+        f"places' time: one takes {ratio:.1f} times as long as {shortest}, which waits behind it"
     )
 
 

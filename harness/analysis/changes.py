@@ -26,6 +26,7 @@ from scipy import special
 from harness.analysis.groups import Floats, Rows, Window, steps_of
 from harness.analysis.replicates import STEP_NOISE
 from harness.analysis.stats import Z95, ratio_interval, wilson
+from harness.plan import step_label
 from harness.results import Load
 from harness.rundir import RunData
 
@@ -90,11 +91,7 @@ def windows_by_step(run: RunData) -> Steps:
             continue
         name = phase.label
         if phase.experiment == "steps":
-            name = (
-                f"{phase.users} user{'' if phase.users == 1 else 's'}"
-                if phase.users
-                else f"{phase.rate:g} req/s"
-            )
+            name = step_label(phase.users, phase.rate)
         steps.setdefault(name, []).append(window)
     return steps
 
@@ -201,8 +198,7 @@ def _failures(step: str, before: Sequence[Window], after: Sequence[Window]) -> _
     """Return the change of the share of failed requests: worse where its low bound is a point above."""
     counts = [(sum(w.failures for w in part), sum(len(w.good) for w in part)) for part in (before, after)]
     shares = [failed / max(failed + good, 1) for failed, good in counts]
-    low, _ = wilson(counts[1][0], sum(counts[1]))
-    _, high = wilson(counts[1][0], sum(counts[1]))
+    low, high = wilson(counts[1][0], sum(counts[1]))
     worse, better = low > shares[0] + FAILURES_MORE, high < shares[0] - FAILURES_MORE
     change = Change(
         step=step, kind=ALL_KINDS, figure="failures", before=shares[0], after=shares[1], word="same"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.records import ClockExchange
+from harness.records import ClockExchange, WorkerInfo
 
 Ints = npt.NDArray[np.int64]
 BURST_GAP_NS = 5_000_000_000  # exchanges further apart belong to different bursts
@@ -81,6 +81,17 @@ def offset_at(exchanges: Sequence[ClockExchange], peer_ns: Ints) -> Ints:
     """Return how far the peer's wall clock is ahead of ours at its moments `peer_ns`; 0 without exchanges."""
     offsets = offsets_of(exchanges)
     return offsets.at(peer_ns) if offsets is not None else np.zeros_like(peer_ns)
+
+
+def requests_on_our_clock(requests: pd.DataFrame, workers: Sequence[WorkerInfo]) -> Ints:
+    """Return when each request started by the master's wall clock; workers without exchanges stay."""
+    moved = requests["wall_ns"].to_numpy(dtype=np.int64).copy()
+    ids = requests["worker"].to_numpy(dtype=object)
+    for worker in workers:
+        if worker.clock:
+            mine = ids == worker.id
+            moved[mine] -= offset_at(worker.clock, moved[mine])
+    return moved
 
 
 def error_bound_ms(exchanges: Sequence[ClockExchange]) -> float | None:

@@ -8,7 +8,6 @@ user. In an open loop a request counts from when it was due, so that sending lat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from harness.analysis.clock import offset_at
-from harness.records import STAGES, ClockExchange, PhaseTimes, WorkerInfo
+from harness.analysis.clock import requests_on_our_clock
+from harness.records import STAGES, PhaseTimes
 from harness.results import Load
 from harness.rundir import RunData
 
@@ -121,7 +120,7 @@ class Window:
     @property
     def load(self) -> Load | None:
         """Users, or offered requests/s."""
-        return float(self.phase.users) if self.phase.users is not None else self.phase.rate
+        return self.phase.load
 
     @property
     def failures(self) -> int:
@@ -132,7 +131,7 @@ class Window:
 def rows_of(run: RunData) -> Rows:
     """Return all requests of a run on the master's clock, ordered by start."""
     table = run.requests
-    start = _on_masters_clock(table, run.info.workers)
+    start = requests_on_our_clock(table, run.info.workers)
     order = np.argsort(start, kind="stable")
 
     def number(name: str) -> Floats:
@@ -185,19 +184,6 @@ def steps_of(run: RunData, rows: Rows | None = None) -> list[Window]:
             )
         )
     return windows
-
-
-def _on_masters_clock(table: pd.DataFrame, workers: Sequence[WorkerInfo]) -> Ints:
-    wall = table["wall_ns"].to_numpy(dtype=np.int64)
-    clocks: dict[str, Sequence[ClockExchange]] = {w.id: w.clock for w in workers if w.clock}
-    if not clocks:
-        return wall
-    ids = table["worker"].to_numpy(dtype=object)
-    moved = wall.copy()
-    for worker, exchanges in clocks.items():
-        mine = ids == worker
-        moved[mine] -= offset_at(exchanges, wall[mine])
-    return moved
 
 
 def _codes(column: pd.Series[str], order: Ints) -> tuple[Ints, tuple[str, ...]]:

@@ -40,18 +40,12 @@ def is_decided(prev: StepSample, cur: StepSample, *, seed: int = 0) -> bool:
     return all(not low <= p <= high for p in vote_probabilities(prev, cur, seed=seed))
 
 
-def more_requests_needed(prev: StepSample, cur: StepSample, *, seed: int = 0) -> int | None:
-    """Return how many more good requests at these two steps would decide vote C, 0 where it is.
-
-    None: the noise between steps alone leaves it undecided, and only repeats of the ladder help.
-    """
-    groups: list[Group] = [(prev,), (cur,)]
-    measured = measure(groups, np.random.default_rng(seed), replicates=REPLICATES)
-    return more_requests(measured, groups, 0)
-
-
 def more_requests(measured: Measured, groups: Sequence[Group], pair: int) -> int | None:
-    """Return the same for one pair of a ladder already measured; `groups` are its steps."""
+    """Return how many more good requests at a pair of steps would decide vote C, 0 where it is decided.
+
+    `groups` are the steps of `measured`. None: the noise between steps alone leaves it undecided, and only
+    repeats of the ladder help.
+    """
     growth = measured.log_x[:, pair + 1] - measured.log_x[:, pair]
     span = math.log(measured.loads[pair + 1] / measured.loads[pair])
     margin = abs(float(growth[0]) - FLAT * span)

@@ -55,14 +55,10 @@ def _capped(report: Report) -> Step | None:
     """Return the step at the cap that has most requests; a run of one step stands in for its own cap."""
     cap = report.knee.cap if report.knee else None
     steps = [step for step in report.steps if step.n and step.used]
-    at = [step for step in steps if cap is not None and _load(step) == cap]
-    if not at and report.valid and len({_load(step) for step in steps}) == 1:
+    at = [step for step in steps if cap is not None and step.load == cap]
+    if not at and report.valid and len({step.load for step in steps}) == 1:
         at = steps
     return max(at, key=lambda step: step.n, default=None)
-
-
-def _load(step: Step) -> Load | None:
-    return float(step.users) if step.users is not None else step.offered_rps
 
 
 def _inputs(good: Table, where: str, sweep: Experiment | None) -> Iterator[Limit]:
@@ -145,7 +141,7 @@ def _concurrency(report: Report, capped: Step | None, slo: Slo) -> Iterator[Limi
 
 def _in_flight(load: Load, why: str, steps: Sequence[Step]) -> _Number:
     """Return a level in requests at once: users, or what Little's law makes of an arrival rate."""
-    step = next((s for s in steps if _load(s) == load), None)
+    step = next((s for s in steps if s.load == load), None)
     if step is None or step.users is not None:
         return _Number(int(load) if float(load).is_integer() else load, why)
     if step.rps is None or step.latency.mean_ms is None:

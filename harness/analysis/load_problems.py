@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from harness.analysis.groups import Floats, Rows, Window
-from harness.analysis.samples import LITTLE_RANGE, MIN_GOOD, MIN_ROUNDS, SENT_LEAST
+from harness.analysis.samples import LITTLE_RANGE, SENT_LEAST
 from harness.analysis.steps import occupancy
-from harness.profile import Hold, Profile
+from harness.profile import MIN_GOOD, Profile
 from harness.records import Problem
 from harness.results import Step
 
@@ -20,16 +20,11 @@ DRIFT = 0.1  # of the mean latency
 REPEATING = ("repeat", "cache")  # these experiments send the same input again on purpose
 
 
-def wanted_requests(hold: Hold, users: int | None) -> int:
-    """Return how many good requests a window needs."""
-    return max(hold.min_requests, MIN_GOOD, MIN_ROUNDS * (users or 0))
-
-
 def load_problems(profile: Profile, ladder: Sequence[tuple[Window, Step]]) -> Iterator[Problem]:
     """Yield where a step was too short, its load was not the one intended, or its queue had not settled."""
     hold = profile.load.hold
     for window, step in ladder:
-        wanted = wanted_requests(hold, step.users)
+        wanted = hold.wanted(step.users)
         if window.complete and step.n < wanted:
             text = (
                 f"{step.n} good requests, {wanted} asked for: raise load.hold.max_seconds "

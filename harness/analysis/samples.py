@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.stats import Floats
+from harness.profile import MIN_GOOD, MIN_ROUNDS
 
-MIN_GOOD = 20
-MIN_ROUNDS = 4  # good requests per user
 LITTLE_RANGE = (0.9, 1.1)
 SENT_LEAST = 0.95
 CLOSEST = 1.25  # two steps nearer to each other than this are not compared

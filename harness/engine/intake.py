@@ -25,7 +25,6 @@ from harness.engine.preprocess import Preprocessor, Size, encoder_tokens, visual
 from harness.engine.scheduler import Job
 from harness.engine.wire import Call, Part, RefusedError, over_limit
 
-# One token per East Asian character, one per four characters of anything else.
 _EAST_ASIAN = "\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 _TOKENS = re.compile(f"[{_EAST_ASIAN}]|[^{_EAST_ASIAN}]{{1,4}}")
 _FACT = re.compile(r"\[\[fact:([^\]\s]{1,100})\]\]")
@@ -128,9 +127,9 @@ def answer_length(call: Call, config: EngineConfig) -> int:
     return wanted
 
 
-def count_tokens(text: str) -> int:
-    """Return how many tokens the engine counts for a text."""
-    return len(_TOKENS.findall(text))
+def tokens_of(text: str) -> list[str]:
+    """Return a text's tokens: one per East Asian character, one per four characters of anything else."""
+    return _TOKENS.findall(text)
 
 
 def processed_size(size: Size, config: EngineConfig) -> Size:
@@ -156,7 +155,7 @@ def _drop_images(parts: list[Part], config: EngineConfig) -> list[Part]:
 
 def _cut_texts(texts: list[str], image_tokens: int, config: EngineConfig) -> list[list[str]]:
     """Split texts into tokens; beyond the limit the end is cut where the engine truncates."""
-    split = [_TOKENS.findall(text) for text in texts]
+    split = [tokens_of(text) for text in texts]
     if check_limit(config, "max_input_tokens", sum(map(len, split)) + image_tokens):
         room = max(int(config.limit("max_input_tokens") or 0) - image_tokens, 0)
         for number, tokens in enumerate(split):

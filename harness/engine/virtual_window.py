@@ -77,5 +77,5 @@ class Window:
             return True
         if wanted is not None:
             return self.finished >= wanted
-        enough = self.good >= max(hold.min_requests, 20, 4 * (self.phase.users or 0))
+        enough = self.good >= hold.wanted(self.phase.users)
         return enough and seconds >= hold.seconds - _SAME_S

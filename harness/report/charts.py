@@ -18,7 +18,6 @@ from harness.report.layers import (
     percentiles,
     safe_range,
     slo,
-    step_load,
     throughput,
     verdict_marks,
 )
@@ -43,7 +42,7 @@ STAGE_NAMES = {
 
 def knee_chart(steps: Sequence[Step], knee: Knee | None, total_slo_ms: float | None) -> Spec | None:
     """Return throughput over latency against load, with cap, knee step and range; None without points."""
-    points = [s for s in steps if step_load(s) is not None and known(s.rps) and s.n]
+    points = [s for s in steps if s.load is not None and known(s.rps) and s.n]
     if not points:
         return None
     unit = time_unit(max((s.latency.p95_ms or 0 for s in points), default=None))
@@ -62,7 +61,7 @@ def knee_chart(steps: Sequence[Step], knee: Knee | None, total_slo_ms: float | N
 
 def ttft_chart(steps: Sequence[Step], knee: Knee | None, slo_ms: float | None) -> Spec | None:
     """Return time to first token against load (p50, p95, p99); None without points."""
-    points = [s for s in steps if step_load(s) is not None and known(s.ttft.p50_ms)]
+    points = [s for s in steps if s.load is not None and known(s.ttft.p50_ms)]
     if not points:
         return None
     unit = time_unit(max((s.ttft.p99_ms or 0 for s in points), default=None))

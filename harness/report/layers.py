@@ -23,11 +23,6 @@ LIGHT_LINE: Spec = {
 }
 
 
-def step_load(step: Step) -> float | None:
-    """Return a step's place on the load axis: users, or the offered rate of an open loop."""
-    return step.users if step.users is not None else step.offered_rps
-
-
 def axis_title(steps: Sequence[Step]) -> str:
     """Return what the load axis counts."""
     closed = any(step.users is not None for step in steps)
@@ -41,7 +36,7 @@ def panel(layers: list[Spec], x: Spec) -> Spec:
 
 def load_axis(points: Sequence[Step], *, title: str | None) -> Spec:
     """Return the load axis with a tick a step; without a title it is drawn bare."""
-    loads = sorted({step_load(s) or 0.0 for s in points})
+    loads = sorted({s.load or 0.0 for s in points})
     axis: Spec = {"values": loads, "grid": False, "title": title, "format": "~g"}
     if title is None:
         axis |= {"labels": False, "ticks": False}
@@ -64,7 +59,7 @@ def throughput(points: Sequence[Step]) -> list[Spec]:
     """Return requests per second as a line with a dot a step."""
     rows = [
         {
-            "load": step_load(s),
+            "load": s.load,
             "value": s.rps,
             "tip": f"{s.label}: {plain(s.rps)} requests/s, {s.n} good requests"
             + (f", {s.failures} failed" if s.failures else ""),
@@ -114,9 +109,9 @@ def dots(rows: list[Spec], colour: str, y: Spec) -> Spec:
 
 def ideal(points: Sequence[Step]) -> Spec:
     """Return the light line of throughput in step with load, from the lightest step on."""
-    first = min(points, key=lambda s: step_load(s) or 0.0)
-    last = max(step_load(s) or 0.0 for s in points)
-    slope = (first.rps or 0.0) / (step_load(first) or 1.0)
+    first = min(points, key=lambda s: s.load or 0.0)
+    last = max(s.load or 0.0 for s in points)
+    slope = (first.rps or 0.0) / (first.load or 1.0)
     top = 1.12 * max(s.rps or 0.0 for s in points) or 1.0
     end = min(last * 1.08, top / slope) if slope else last
     return {
@@ -166,7 +161,7 @@ def _percentile_rows(points: Sequence[Step], quantiles: Quantile, name: str, uni
         ms = getattr(quantiles(step), f"{name}_ms")
         if known(ms):
             tip = f"{step.label}: {name} {unit.text(ms)} {unit.name} ({step.n} requests)"
-            row = {"load": step_load(step), "value": ms * unit.per_ms, "used": step.used}
+            row = {"load": step.load, "value": ms * unit.per_ms, "used": step.used}
             rows.append(row | {"name": name, "tip": tip})
     return rows
 
@@ -186,7 +181,7 @@ def intervals(points: Sequence[Step], unit: TimeUnit) -> Spec:
     """Return the 95 % intervals of p95 as thin bars."""
     rows = [
         {
-            "load": step_load(s),
+            "load": s.load,
             "value": s.p95_ci_ms[0] * unit.per_ms,
             "high": s.p95_ci_ms[1] * unit.per_ms,
             "tip": f"{s.label}: p95 between {unit.text(s.p95_ci_ms[0])} and {unit.text(s.p95_ci_ms[1])} "

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from harness.report.document import Block, Bullets, Column, Para, Table, tabulate
-from harness.report.layers import step_load
 from harness.report.messages import Say
 from harness.report.messages.phrases import translate
 from harness.report.numbers import (
@@ -41,12 +40,11 @@ def row_marks(steps: Sequence[Step], knee: Knee | None) -> dict[int, str]:
     """Return which rows stand out: the cap, the knee step, steps that are not used."""
     marks: dict[int, str] = {}
     for row, step in enumerate(steps):
-        place = step_load(step)
         if not step.used:
             marks[row] = "unused"
-        elif knee is not None and place is not None and place == knee.cap:
+        elif knee is not None and step.load is not None and step.load == knee.cap:
             marks[row] = "cap"
-        elif knee is not None and place is not None and place == knee.knee_step:
+        elif knee is not None and step.load is not None and step.load == knee.knee_step:
             marks[row] = "knee"
     return marks
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from harness.analysis.clock import offset_at
+from harness.analysis.clock import requests_on_our_clock
 from harness.analysis.tagging import gpu_on_our_clock
 from harness.records import PhaseTimes
 from harness.report.draw import ACCENT, INK, MUTED, SOFT, WARN, Spec
@@ -96,15 +96,8 @@ def timeline_chart(run: RunData) -> Spec | None:
 
 def on_our_clock(run: RunData) -> RunData:
     """Return the run with the stamps of workers and GPU hosts moved onto the master's clock."""
-    requests = run.requests
-    if len(requests) and any(worker.clock for worker in run.info.workers):
-        wall = requests["wall_ns"].to_numpy(np.int64).copy()
-        ids = requests["worker"].to_numpy(object)
-        for worker in run.info.workers:
-            mine = ids == worker.id
-            wall[mine] -= offset_at(worker.clock, wall[mine])
-        requests = requests.assign(wall_ns=wall)
-    return replace(run, requests=requests, gpu=gpu_on_our_clock(run))
+    started = requests_on_our_clock(run.requests, run.info.workers)
+    return replace(run, requests=run.requests.assign(wall_ns=started), gpu=gpu_on_our_clock(run))
 
 
 def _end(run: RunData, origin: int) -> float:

@@ -1,11 +1,19 @@
 import time
 
+import numpy as np
 import pytest
 
-from harness.analysis.hold import is_decided, more_requests_needed, refinements, vote_probabilities
+from harness.analysis.hold import is_decided, more_requests, refinements, vote_probabilities
+from harness.analysis.replicates import measure
+from harness.analysis.samples import StepSample
 from harness.results import Knee
 
 from .ladders import arrivals, closed
+
+
+def more_needed(prev: StepSample, cur: StepSample) -> int | None:
+    groups = [(prev,), (cur,)]
+    return more_requests(measure(groups, np.random.default_rng(0), replicates=120), groups, 0)
 
 
 def test_votes_are_sure_where_the_step_is_clear() -> None:
@@ -19,17 +27,17 @@ def test_a_vote_at_its_threshold_is_open_and_more_requests_would_not_decide_it()
     prev, cur = closed(6, 6, 300), closed(8, 6 * (8 / 6) ** 0.36, 300)
     assert 0.2 < vote_probabilities(prev, cur)[1] < 0.8
     assert not is_decided(prev, cur)
-    assert more_requests_needed(prev, cur) is None
+    assert more_needed(prev, cur) is None
 
 
 def test_a_few_requests_are_held_on_and_many_are_enough() -> None:
     few, many = ((closed(6, 6, n, cv=0.8), closed(8, 6, n, cv=0.8)) for n in (40, 4000))
     assert not is_decided(*few)
-    needed = more_requests_needed(*few)
+    needed = more_needed(*few)
     assert needed is not None
     assert 50 <= needed <= 4000
     assert is_decided(*many)
-    assert more_requests_needed(*many) == 0
+    assert more_needed(*many) == 0
 
 
 def test_the_answer_hardly_hangs_on_the_seed() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.engine.caches import Lru, PrefixCache, hash_blocks
 from harness.engine.config import EngineConfig, Limits, Prefill
-from harness.engine.intake import count_tokens, processed_size
+from harness.engine.intake import processed_size, tokens_of
 from harness.engine.preprocess import CpuPool, encoder_tokens, visual_tokens
 from harness.engine.wire import Envelope, RefusedError
 
@@ -30,7 +30,8 @@ replace = msgspec.structs.replace
     ],
 )
 def test_english_is_four_characters_a_token_and_east_asian_one(text: str, tokens: int) -> None:
-    assert count_tokens(text) == tokens
+    assert len(tokens_of(text)) == tokens
+    assert "".join(tokens_of(text)) == text
 
 
 @pytest.mark.parametrize(
