@@ -80,7 +80,6 @@ def _template(
         takes_turns=takes_turns,
         slots=images,
         text_chars=chars,
-        tokens=None if images else text.tokens_of(chars, spec.text.lang, chars_per_token),
     )
 
 

@@ -37,7 +37,6 @@ class Body:
     img_wh: tuple[tuple[int, int], ...]  # of the images whose size is known
     img_bytes: int  # encoded, before base64
     body_bytes: int
-    in_tokens_estimated: int | None
     text_chars: int
 
 
@@ -134,7 +133,6 @@ class Corpus:
             img_wh=tuple(sizes),
             img_bytes=img_bytes,
             body_bytes=length,
-            in_tokens_estimated=template.tokens,
             text_chars=template.text_chars,
         )
 

@@ -6,6 +6,7 @@ million lines costs a worker nothing.
 
 Format history
 - 1: first version.
+- 2: no estimate of tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from harness.payloads.nonces import Hole
 
 # Raised with any change of what payloads hold, or a corpus of before would be taken for one of now.
-MAGIC = b"KNEE-C1\n"
+MAGIC = b"KNEE-C2\n"
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, tag="span"):
@@ -69,7 +70,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     other_images: int = 0  # that the body holds beside its slots: links, or data URLs written unusually
     text_chars: int = 0
-    tokens: int | None = None  # estimated; None with images and in a replay
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

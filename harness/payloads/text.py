@@ -52,15 +52,6 @@ def length_in_chars(spec: TextSpec, chars_per_token: Mapping[str, float] | None 
     return TEXT_WIDTH + max(0, rest) if tokens > NONCE_TOKENS else max(1, tokens * TEXT_WIDTH // NONCE_TOKENS)
 
 
-def tokens_of(chars: int, lang: str, chars_per_token: Mapping[str, float] | None = None) -> int:
-    """Return about how many tokens so many characters come to; the inverse of `length_in_chars`."""
-    if chars_per_token and lang in chars_per_token:
-        return max(1, round(chars / chars_per_token[lang]))
-    if chars <= TEXT_WIDTH:
-        return max(1, -(-chars * NONCE_TOKENS // TEXT_WIDTH))
-    return NONCE_TOKENS + round((chars - TEXT_WIDTH) / CHARS_PER_TOKEN[lang])
-
-
 def nonce_width(chars: int) -> int:
     """Return how many characters of a text its nonce takes: all of a very short one."""
     return min(TEXT_WIDTH, chars)

@@ -182,12 +182,9 @@ def test_a_very_short_text_says_how_often_it_can_differ(make, tmp_path: Path) ->
     assert corpus.notes == ("text_only: a text of 2 characters differs only 256 times",)
 
 
-def test_tokens_are_estimated_for_text_and_unknown_with_images(make, tmp_path: Path) -> None:
+def test_a_length_in_tokens_follows_the_targets_own_count(make, tmp_path: Path) -> None:
     long = TEXT | {"text": {"tokens": 300}}
     corpus = built(make(long, ONE), tmp_path)
-    body = corpus.body(Entry(0, *FRESH), 1)
-    assert body.in_tokens_estimated == pytest.approx(300, abs=1)
-    assert corpus.body(Entry(1, *FRESH), 1).in_tokens_estimated is None
     calibrated = built(make(long, ONE), tmp_path, chars_per_token={"en": 4.0})
     assert calibrated.body(Entry(0, *FRESH), 1).text_chars == 1200
     assert calibrated.path != corpus.path

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.payloads.text import length_in_chars, nonce_width, prose, tokens_of, words_after_nonce
+from harness.payloads.text import length_in_chars, nonce_width, prose, words_after_nonce
 from harness.profile import TextSpec
 
 LANGS = st.sampled_from(["en", "zh"])
@@ -55,16 +55,16 @@ def test_prose_is_of_sentences_and_of_its_language() -> None:
 
 
 @given(st.integers(1, 100_000), LANGS)
-def test_tokens_and_characters_are_inverse_to_within_a_token(tokens: int, lang: str) -> None:
-    chars = length_in_chars(TextSpec(tokens=tokens, lang=lang))
-    assert abs(tokens_of(chars, lang) - tokens) <= 1
+def test_a_token_more_is_never_fewer_characters(tokens: int, lang: str) -> None:
+    shorter, longer = (length_in_chars(TextSpec(tokens=n, lang=lang)) for n in (tokens, tokens + 1))
+    assert 0 < shorter <= longer
+    assert longer - shorter <= 6
 
 
 def test_a_calibration_replaces_the_estimate_of_its_own_language_only() -> None:
     spec = TextSpec(tokens=1000, lang="zh")
     assert length_in_chars(spec, {"zh": 1.2}) == 1200
     assert length_in_chars(spec, {"en": 4.0}) == length_in_chars(spec)
-    assert tokens_of(1200, "zh", {"zh": 1.2}) == 1000
 
 
 def test_a_length_in_characters_is_taken_as_it_is() -> None:
