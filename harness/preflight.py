@@ -7,13 +7,15 @@ times, since a service that fails now and then is one to measure, not to turn aw
 
 from __future__ import annotations
 
-import os
+import tempfile
 import uuid
+from pathlib import Path
 
 from harness.errors import UserError
-from harness.load.client import Client, Target
+from harness.load.client import Client, Target, target_of
 from harness.load.recording import record_of
-from harness.payloads.corpus import Body
+from harness.payloads.corpus import Body, build
+from harness.plan import Plan
 from harness.profile import Profile
 from harness.records import BEFORE_LOAD, Request
 
@@ -39,24 +41,17 @@ _OUTCOME = {
 }
 
 
-def api_key(profile: Profile) -> str | None:
-    """Return the key from the variable that the profile names; raises UserError where it is not set."""
-    name = profile.target.api_key_env
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise UserError(
-            f"the variable {name} is not set", key="target.api_key_env", remedy=f"export {name}=..."
-        )
-    return key
+def preflight(profile: Profile, plan: Plan, api_key: str | None) -> list[Request]:
+    """Send a plan's first request until it is answered well, at most 5 times; return each try as a record.
 
-
-def preflight(profile: Profile, target: Target, body: Body, run: str = "") -> list[Request]:
-    """Send one request until it is answered well, at most 5 times; return each try as a record.
-
-    Raises UserError with the reason where none was answered.
+    The records name no run yet. Raises UserError with the reason where none was answered.
     """
+    with tempfile.TemporaryDirectory(prefix="knee-corpus-") as scratch:
+        corpus = build(profile, plan, Path(scratch))
+        return _ask(profile, target_of(profile, api_key=api_key), corpus.body(plan.phases[0].schedule[0], 0))
+
+
+def _ask(profile: Profile, target: Target, body: Body) -> list[Request]:
     records: list[Request] = []
     client = Client(target)
     try:
@@ -67,7 +62,7 @@ def preflight(profile: Profile, target: Target, body: Body, run: str = "") -> li
                 record_of(
                     answer,
                     body,
-                    run=run,
+                    run="",
                     worker=WORKER,
                     user=0,
                     seq=seq,

@@ -45,7 +45,8 @@ def compare(
     """
     from harness import rundir
     from harness.analysis.compare import compare as compare_runs
-    from harness.report.comparison import comparison_junit, comparison_markdown
+    from harness.report.comparison import comparison_markdown
+    from harness.report.junit import comparison_junit
 
     result = compare_runs(rundir.read_run(run_a), rundir.read_run(run_b), max_regression=max_regression)
     if markdown is not None:
@@ -61,16 +62,15 @@ def compare(
 
 def _print(result: Any, *, everything: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
+    from harness.commands.tables import plain_table
     from harness.report.comparison import SHOWN, WORDS, change_cells, notes
 
     console = Console(highlight=False)
     shown = [change for change in result.changes if everything or change.word in SHOWN]
     if shown:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("step", "kind", "figure", "A", "B", "B/A", "95 %", ""):
-            table.add_column(name, justify="right" if name in ("A", "B", "B/A") else "left")
+        columns = ("step", "kind", "figure", "A", "B", "B/A", "95 %", "")
+        table = plain_table(*columns, numbers=("A", "B", "B/A"))
         styles = {WORDS["regression"]: "red", WORDS["improvement"]: "green"}
         for change in shown:
             cells = change_cells(change)

@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 import socket
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness import bundled
+from harness.commands.keys import read_key
 from harness.errors import HarnessError, ThresholdError, UserError
 from harness.plan import make_plan
 from harness.profile import Profile
@@ -125,7 +125,7 @@ def _profile_checks(path: Path, host: str | None) -> list[Check]:
     checks = [Check("profile", "good", f"{profile.name}{phases}"), _key(profile)]
     if checks[-1].level != "bad":
         checks.append(_target(profile))
-    checks.append(_gpu(profile.observe.gpu, profile))
+    checks.append(_gpu(profile.observe.gpu, profile.engine_url))
     checks.append(_engine(profile))
     return checks
 
@@ -142,16 +142,13 @@ def _key(profile: Profile) -> Check:
 
 
 def _target(profile: Profile) -> Check:
-    from harness.load.client import target_of
-    from harness.payloads.corpus import build, replay_lines
-    from harness.preflight import api_key, preflight
+    from harness.payloads.corpus import replay_lines
+    from harness.preflight import preflight
 
     try:
         plan = make_plan(profile, replay_lines=replay_lines(profile))
-        with tempfile.TemporaryDirectory() as scratch:
-            corpus = build(profile, plan, Path(scratch))
-            body = corpus.body(plan.phases[0].schedule[0], 0)
-            answered = preflight(profile, target_of(profile, api_key=api_key(profile)), body)[-1]
+        key = read_key(profile.target.api_key_env, "target.api_key_env")
+        answered = preflight(profile, plan, key)[-1]
     except HarnessError as error:
         return Check("target", "bad", str(error))
     ttft = f", first token after {answered.ttft_ms:.0f} ms" if answered.ttft_ms is not None else ""
@@ -163,10 +160,10 @@ def _target(profile: Profile) -> Check:
     return Check("target", "good", f"{text}, {answered.out_tokens} tokens by its own count")
 
 
-def _gpu(source: str, profile: Profile | None = None) -> Check:
+def _gpu(source: str, engine: str | None = None) -> Check:
     from harness.observe.sources import describe
 
-    found, text = describe(source, _engine_url(profile))
+    found, text = describe(source, engine)
     remedy = "run `knee sample` on the GPU host and name it in observe.gpu; else the memory vote has no data"
     return Check("gpu", "good" if found else "warning", text, None if found else remedy)
 
@@ -174,20 +171,9 @@ def _gpu(source: str, profile: Profile | None = None) -> Check:
 def _engine(profile: Profile) -> Check:
     from harness.observe.engine_metrics import describe
 
-    url = _engine_url(profile)
+    url = profile.engine_url
     if url is None:
         return Check("engine", "warning", "observe.engine is none", "queue and KV figures will be missing")
     found, text = describe(url)
     remedy = "vLLM: on by default; SGLang: --enable-metrics; llama.cpp: --metrics"
     return Check("engine", "good" if found else "warning", text, None if found else remedy)
-
-
-def _engine_url(profile: Profile | None) -> str | None:
-    from urllib.parse import urlsplit
-
-    if profile is None or profile.observe.engine == "none":
-        return None
-    if profile.observe.engine != "auto":
-        return profile.observe.engine
-    url = urlsplit(profile.target.base_url)
-    return f"{url.scheme}://{url.netloc}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
+from harness.commands.keys import read_key
 from harness.errors import UserError
 
 
@@ -27,7 +27,7 @@ def engine(port: int, host: str, config: str | None, log: Path | None, api_key_e
     from harness.engine.serve import serve
 
     chosen = named_config(config or "demo")
-    key = _read_key(api_key_env) if api_key_env else None
+    key = read_key(api_key_env, "--api-key-env")
     try:
         lines = log.open("ab") if log else None
     except OSError as error:
@@ -44,10 +44,3 @@ def engine(port: int, host: str, config: str | None, log: Path | None, api_key_e
     finally:
         if lines:
             lines.close()
-
-
-def _read_key(name: str) -> str:
-    key = os.environ.get(name)
-    if not key:
-        raise UserError(f"the variable {name} is not set", key="--api-key-env", remedy=f"export {name}=...")
-    return key

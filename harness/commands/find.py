@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.commands.table_file import read_table
+from harness.commands.tables import plain_table
 from harness.results import Knee
 
 INVALID = 3
@@ -65,9 +66,8 @@ def _print(knee: Knee, unit: str) -> None:
 
 
 def _votes(knee: Knee) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("step", "A", "B", "C", "e_x", "e_lat", "why"):
-        table.add_column(name, justify="right" if name in ("step", "e_x", "e_lat") else "left")
+    columns = ("step", "A", "B", "C", "e_x", "e_lat", "why")
+    table = plain_table(*columns, numbers=("step", "e_x", "e_lat"))
     for v in knee.votes:
         growth = ("–" if e is None else f"{e:.2f}" for e in (v.e_x, v.e_p95))
         table.add_row(f"{v.users:g}", *(_word(vote) for vote in (v.A, v.B, v.C)), *growth, v.why)
@@ -75,9 +75,7 @@ def _votes(knee: Knee) -> Table:
 
 
 def _checks(knee: Knee) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("cross-check", "cap", "agrees", ""):
-        table.add_column(name, justify="right" if name == "cap" else "left")
+    table = plain_table("cross-check", "cap", "agrees", "", numbers=("cap",))
     for name, check in knee.cross_checks.items():
         table.add_row(name, "–" if check.cap is None else f"{check.cap:g}", _word(check.agrees), check.detail)
     return table

@@ -13,6 +13,7 @@ from rich.table import Table
 from harness import rundir
 from harness.analysis.limits import limits_yaml
 from harness.analysis.wording import verdict_sentence
+from harness.commands.tables import plain_table
 from harness.report.junit import junit as render_junit
 from harness.report.render import render
 from harness.results import Report, Step
@@ -75,9 +76,8 @@ def print_verdict(run_dir: Path, report: Report) -> None:
 
 
 def _table(steps: list[Step]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("step", "n", "failed", "req/s", "tok/s", "p50 ms", "p95 ms", "TTFT p95 ms"):
-        table.add_column(name, justify="left" if name == "step" else "right")
+    columns = ("n", "failed", "req/s", "tok/s", "p50 ms", "p95 ms", "TTFT p95 ms")
+    table = plain_table("step", *columns, numbers=columns)
     for step in steps:
         figures = (step.rps, step.out_tok_s, step.latency.p50_ms, step.latency.p95_ms, step.ttft.p95_ms)
         table.add_row(step.label, str(step.n), str(step.failures), *(_figure(value) for value in figures))

@@ -7,9 +7,9 @@ from typing import Any
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from harness.plan import Phase, Plan
+from harness.commands.tables import plain_table
+from harness.plan import Phase, Plan, step_label
 from harness.profile import Profile
 
 
@@ -27,9 +27,8 @@ def print_plan(profile: Profile, plan: Plan, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(out).decode())
         return
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("phase", "load", "seconds", "requests at least", "output tokens at least"):
-        table.add_column(name, justify="left" if name == "phase" else "right")
+    columns = ("load", "seconds", "requests at least", "output tokens at least")
+    table = plain_table("phase", *columns, numbers=columns)
     for row in rows:
         seconds = f"{row['min_seconds']:g}-{row['max_seconds']:g}"
         table.add_row(
@@ -45,7 +44,7 @@ def print_plan(profile: Profile, plan: Plan, *, as_json: bool) -> None:
 
 def _row(phase: Phase, profile: Profile, plan: Plan) -> dict[str, Any]:
     hold = phase.hold
-    least = phase.requests or max(hold.min_requests, 20, 4 * (phase.users or 0))
+    least = phase.requests or hold.wanted(phase.users)
     lengths = [
         (plan.payloads[entry.payload].max_tokens if plan.payloads else None) or profile.generation.max_tokens
         for entry in phase.schedule
@@ -53,7 +52,7 @@ def _row(phase: Phase, profile: Profile, plan: Plan) -> dict[str, Any]:
     return {
         "label": phase.label,
         "experiment": phase.experiment,
-        "load": f"{phase.users} users" if phase.users is not None else f"{phase.rate:g} req/s",
+        "load": step_label(phase.users, phase.rate),
         "min_seconds": 0.0 if phase.requests else hold.settle_s + hold.seconds,
         "max_seconds": hold.settle_s + hold.max_seconds,
         "min_requests": least,

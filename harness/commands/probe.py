@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from harness.commands.keys import read_key
+from harness.commands.tables import plain_table
 from harness.errors import ThresholdError, UserError
 from harness.probe.ask import Service, ask
 from harness.probe.cases import probe_all
@@ -36,7 +37,8 @@ def probe(
     wanted = load_limits(limits)
     base = host.rstrip("/")
     base = base if base.endswith("/v1") else f"{base}/v1"
-    service = Service(base, model, timeout_s, _key_header(api_key_env))
+    key = read_key(api_key_env, "--api-key-env")
+    service = Service(base, model, timeout_s, {"authorization": f"Bearer {key}"} if key else {})
     first = ask(service, "Say yes.", 1)
     if not first.good:
         reason = first.failure or f"{first.status} {first.error.get('message', '')}".strip()
@@ -57,19 +59,8 @@ def probe(
         raise ThresholdError(f"{len(wrong)} of {len(findings)} limits are not kept: {', '.join(wrong)}")
 
 
-def _key_header(name: str | None) -> dict[str, str]:
-    if name is None:
-        return {}
-    key = os.environ.get(name)
-    if not key:
-        raise UserError(f"the variable {name} is not set", key="--api-key-env", remedy=f"export {name}=...")
-    return {"authorization": f"Bearer {key}"}
-
-
 def _table(findings: list[Finding]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("limit", "value", "verdict", ""):
-        table.add_column(name, justify="right" if name == "value" else "left", overflow="fold")
+    table = plain_table("limit", "value", "verdict", "", numbers=("value",))
     for f in findings:
         colour = "red" if f.verdict in FAILED else "green" if f.verdict == "right" else "yellow"
         value = f"{f.limit:.12g}" if f.limit is not None else "–"

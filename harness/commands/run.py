@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import click
 import msgspec
 
 from harness import bundled, rundir
+from harness.commands.keys import read_key
 from harness.commands.processes import free_port, harness_command
 from harness.errors import InvalidRunError
 from harness.plan import EXPERIMENTS, Plan, make_plan
@@ -72,9 +72,8 @@ def run(
 
 def run_profile(options: Options) -> int:
     """Run one profile and return the exit code."""
-    from harness.load.client import target_of
-    from harness.payloads.corpus import build, replay_lines
-    from harness.preflight import api_key, preflight
+    from harness.payloads.corpus import replay_lines
+    from harness.preflight import preflight
 
     profile = load_profile(options.profile, host=options.host)
     plan = make_plan(profile, options.experiment, replay_lines=replay_lines(profile))
@@ -83,10 +82,7 @@ def run_profile(options: Options) -> int:
 
         print_plan(profile, plan, as_json=options.as_json)
         return 0
-    with tempfile.TemporaryDirectory(prefix="knee-corpus-") as scratch:
-        corpus = build(profile, plan, Path(scratch))
-        first = corpus.body(plan.phases[0].schedule[0], 0)
-        answered = preflight(profile, target_of(profile, api_key=api_key(profile)), first)
+    answered = preflight(profile, plan, read_key(profile.target.api_key_env, "target.api_key_env"))
     run_dir = rundir.create(options.out, profile, options.experiment)
     run_name = run_dir.path.name
     rundir.append_requests(run_dir, [msgspec.structs.replace(r, run=run_name) for r in answered])

@@ -1,8 +1,6 @@
-"""A comparison of two runs as Markdown for pull requests, and as JUnit XML for pipelines."""
+"""A comparison of two runs in words: as Markdown for pull requests, as cells of a table."""
 
 from __future__ import annotations
-
-from xml.etree import ElementTree
 
 from harness.analysis.changes import Change
 from harness.analysis.compare import Comparison
@@ -47,13 +45,14 @@ _HEAD = (
 
 def change_cells(change: Change) -> list[str]:
     """Return a change as the cells of a row: step, kind, figure, A, B, ratio, interval, word."""
-    before, after = _values(change)
+    before, after = values(change)
     ratio = plain(change.ratio) if change.ratio is not None else NONE
     interval = f"{plain(change.low)}–{plain(change.high)}" if change.low is not None else NONE
     return [change.step, change.kind, change.figure, before, after, ratio, interval, WORDS[change.word]]
 
 
-def _values(change: Change) -> tuple[str, str]:
+def values(change: Change) -> tuple[str, str]:
+    """Return a figure in both runs as text."""
     if change.figure == "failures":
         return percent(change.before), percent(change.after)
     return plain(change.before), plain(change.after)
@@ -73,27 +72,3 @@ def notes(comparison: Comparison) -> list[str]:
         if steps:
             lines.append(f"Only in {name}: {', '.join(steps)}.")
     return lines
-
-
-def comparison_junit(comparison: Comparison) -> bytes:
-    """Return the comparison as one JUnit suite, a case per figure; what cannot be told is skipped."""
-    suite = ElementTree.Element("testsuite", name=f"knee compare {comparison.run_b} with {comparison.run_a}")
-    for change in comparison.changes:
-        name = f"{change.figure} of {change.kind}"
-        case = ElementTree.SubElement(suite, "testcase", classname=f"knee.compare.{change.step}", name=name)
-        before, after = _values(change)
-        words = f"{before} in A, {after} in B: {WORDS[change.word]}"
-        if change.word == "regression":
-            ElementTree.SubElement(case, "failure", message=words)
-        elif change.word in ("unclear", "beyond_cap"):
-            ElementTree.SubElement(case, "skipped", message=words)
-    cap = ElementTree.SubElement(suite, "testcase", classname="knee.compare", name="cap")
-    if comparison.cap_fell:
-        ElementTree.SubElement(cap, "failure", message=comparison.text)
-    for count, tag in (("tests", "testcase"), ("failures", ".//failure"), ("skipped", ".//skipped")):
-        suite.set(count, str(len(suite.findall(tag))))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text

@@ -1,14 +1,16 @@
-"""The report as JUnit XML for pipelines: the verdict, the SLO where it is judged, measurements, problems.
+"""A report, and a comparison of two runs, as JUnit XML for pipelines.
 
-A ladder passes its knee by design, so the SLO is judged at the steady level, or at the only step there is.
-A problem fails where the run is not valid; elsewhere it is a skipped case: shown, without failing.
+A report gives a case for the verdict, the SLO where it is judged, each measurement and each problem. A ladder
+passes its knee by design, so the SLO is judged at the steady level, or at the only step there is. A problem
+fails where the run is not valid; elsewhere it is a skipped case: shown, without failing.
 """
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from harness.report.layers import step_load
+from harness.analysis.compare import Comparison
+from harness.report.comparison import WORDS, values
 from harness.report.numbers import plain
 from harness.report.verdict import sentence
 from harness.results import Report, Step
@@ -39,6 +41,27 @@ def junit(report: Report) -> bytes:
     for problem in report.problems:
         case = _case(suite, "problem", f"{problem.code}: {problem.step or 'whole run'}")
         _result(case, "skipped" if report.valid else "failure", problem.text)
+    return _finished(suite)
+
+
+def comparison_junit(comparison: Comparison) -> bytes:
+    """Return the comparison as one JUnit suite, a case per figure; what cannot be told is skipped."""
+    suite = ElementTree.Element("testsuite", name=f"knee compare {comparison.run_b} with {comparison.run_a}")
+    for change in comparison.changes:
+        case = _case(suite, f"compare.{change.step}", f"{change.figure} of {change.kind}")
+        before, after = values(change)
+        words = f"{before} in A, {after} in B: {WORDS[change.word]}"
+        if change.word == "regression":
+            _result(case, "failure", words)
+        elif change.word in ("unclear", "beyond_cap"):
+            _result(case, "skipped", words)
+    cap = _case(suite, "compare", "cap")
+    if comparison.cap_fell:
+        _result(cap, "failure", comparison.text)
+    return _finished(suite)
+
+
+def _finished(suite: ElementTree.Element) -> bytes:
     for count, tag in (("tests", "testcase"), ("failures", ".//failure"), ("skipped", ".//skipped")):
         suite.set(count, str(len(suite.findall(tag))))
     root = ElementTree.Element("testsuites")
@@ -53,7 +76,7 @@ def _judged(report: Report) -> Step | None:
     if len(report.steps) == 1:
         return report.steps[0]
     steady = report.knee.steady if report.knee is not None else None
-    return next((step for step in report.steps if steady is not None and step_load(step) == steady), None)
+    return next((step for step in report.steps if steady is not None and step.load == steady), None)
 
 
 def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Element:

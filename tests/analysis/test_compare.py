@@ -9,7 +9,8 @@ from harness.analysis.compare import compare
 from harness.engine.config import Batch, Caches, Prefill
 from harness.engine.presets import PRESETS
 from harness.engine.virtual import ladder, simulate
-from harness.report.comparison import comparison_junit, comparison_markdown
+from harness.report.comparison import comparison_markdown
+from harness.report.junit import comparison_junit
 
 from . import runs
 from .runs import phase, request
