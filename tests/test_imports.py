@@ -91,8 +91,7 @@ def test_analysis_and_report_touch_neither_network_nor_processes(name: str) -> N
 
 
 def test_the_command_line_starts_without_locust_and_analysis_libraries() -> None:
-    code = (
-        "import sys, harness.cli; print(sorted({'locust', 'pandas', 'vl_convert', 'gevent'} & set(sys.modules)))"
-    )
+    heavy = {"locust", "pandas", "vl_convert", "gevent"}
+    code = f"import sys, harness.cli; print(sorted({heavy} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
