@@ -20,10 +20,13 @@ CHARTED = ("first_ms", "median_ms", "prefill_p50_ms", "ttft_p50_ms", "total_p50_
 
 
 def experiment_blocks(
-    name: str, experiment: Experiment, say: Say, lang: str, *, charted: bool
+    name: str, experiment: Experiment, say: Say, lang: str, *, charted: bool, lead: bool = True
 ) -> list[Block]:
-    """Return what one measurement found: its sentence, chart, table, problems, and how it was judged."""
-    blocks: list[Block] = [Para(translate(experiment.text, lang), "lead")]
+    """Return what one measurement found: its sentence, chart, table, problems, and how it was judged.
+
+    Without `lead` the sentence is left out: it is the report's headline.
+    """
+    blocks: list[Block] = [Para(translate(experiment.text, lang), "lead")] if lead else []
     if charted:
         blocks.append(Figure(chart_name(name), say("experiment.figure")))
     if experiment.rows:

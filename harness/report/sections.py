@@ -231,9 +231,10 @@ def _findings(report: Report, say: Say, lang: str) -> Section | None:
 
 
 def _experiments(report: Report, charts: Sequence[str], say: Say, lang: str) -> list[Section]:
-    sections = []
+    sections, lead = [], not verdict.headed_by_measurement(report)
     for name, experiment in report.experiments.items():
-        blocks = experiment_blocks(name, experiment, say, lang, charted=chart_name(name) in charts)
+        charted = chart_name(name) in charts
+        blocks = experiment_blocks(name, experiment, say, lang, charted=charted, lead=lead)
         if report.target.get("stream") is False:
             blocks.append(Para(say("latency.unstreamed"), "note"))
         sections.append(Section(f"experiment-{name}", _word("experiment", name, say, lang), tuple(blocks)))

@@ -20,13 +20,18 @@ def sentence(report: Report, ladder: Sequence[Step], lang: str) -> str:
     say, knee = messages(lang), report.knee
     if report.steps and not any(step.n for step in report.steps):
         return say("verdict.no_data")
-    if knee is None and len(report.experiments) == 1:
+    if headed_by_measurement(report):
         (found,) = report.experiments.values()
         return translate(found.text, lang)
     if knee is None:
         return say("verdict.none")
     rates = bool(ladder) and all(step.users is None for step in ladder)
     return translate(verdict_sentence(knee, "requests/s" if rates else "users"), lang)
+
+
+def headed_by_measurement(report: Report) -> bool:
+    """Return whether the verdict is the sentence of the only measurement there is."""
+    return report.knee is None and len(report.experiments) == 1
 
 
 def tone(report: Report) -> Tone:

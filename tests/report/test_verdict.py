@@ -2,8 +2,11 @@ import pytest
 
 from harness.report import verdict
 from harness.report.messages import messages
+from harness.report.sections import make_document
+from harness.report.text import markdown
 from harness.results import Experiment, Knee, Report, Step, Vote
 
+from . import sample
 from .sample import replace
 
 EN = messages("en")
@@ -77,6 +80,13 @@ def test_a_run_of_one_measurement_is_headed_by_its_own_finding():
     assert verdict.tone(measured("undecided")) == "warn"
     assert verdict.tone(replace(one, valid=False)) == "bad"
     assert verdict.sentence(measured("a", "b"), [], "en").startswith("This run measured no load ladder")
+
+
+def test_the_headline_is_not_said_again_below():
+    run = sample.run()
+    for found, times in ((measured("no_cache"), 1), (measured("no_cache", "no_cache"), 2)):
+        text = markdown(make_document(found, run, [], "en"))
+        assert text.count("No cache at work: no_cache.") == times
 
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "at least 0.5 requests/s"), ("zh", "0.5 个请求/秒")])

@@ -110,8 +110,8 @@ def _cold_start(rows: Rows) -> list[str]:
     if not clear:
         return []
     return [
-        f"the run's very first request took {ratio:.1f} times as long to the first token as others of its "
-        "kind: the service was cold"
+        f"the run's very first request took {float(_before_decode(first)[0]):.0f} ms to its first token, "
+        f"{ratio:.1f} times as long as others of its kind: the service was cold"
     ]
 
 
