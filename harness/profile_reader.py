@@ -7,7 +7,7 @@ Relative paths start at the profile's folder.
 from __future__ import annotations
 
 import difflib
-import json
+import itertools
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from harness.profile import SYNTHETIC_SOURCES, Profile
 from harness.profile_rules import Failure, check_ranges
 
 S = TypeVar("S", bound=msgspec.Struct)
+MAX_VALUES = 1_000_000  # with anchors written out: a few lines of them can stand for more than fits in memory
 
 
 def load_profile(path: str | Path, *, host: str | None = None) -> Profile:
@@ -30,9 +31,10 @@ def load_profile(path: str | Path, *, host: str | None = None) -> Profile:
     """
     file = Path(path)
     try:
+        if not file.is_file():  # a device or a pipe might never end
+            what = "is no file" if file.exists() else "no such profile"
+            raise UserError(what, file=file, remedy="give the path of a YAML profile")
         text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError("no such profile", file=file, remedy="give the path of a YAML profile") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot be read: {error}", file=file) from None
     return parse_profile(text, file=file, host=host)
@@ -53,6 +55,7 @@ def parse_struct(text: str, kind: type[S], *, file: Path) -> tuple[S, Failure]:
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _count_values(root, {}, file)
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -60,10 +63,6 @@ def parse_struct(text: str, kind: type[S], *, file: Path) -> tuple[S, Failure]:
         raise UserError(f"not valid YAML: {what}", file=file, line=mark.line + 1 if mark else None) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid YAML: {error}", file=file) from None
-    try:
-        json.dumps(raw, default=str, skipkeys=True)
-    except (ValueError, RecursionError):
-        raise UserError("an anchor holds itself", file=file, remedy="write the value out") from None
     if not isinstance(raw, dict):
         first = msgspec.structs.fields(kind)[0].encode_name
         raise UserError("not a mapping of keys", file=file, remedy=f"start with `{first}:`")
@@ -82,6 +81,20 @@ def to_yaml(profile: Profile) -> str:
     raw = msgspec.to_builtins(profile)
     raw["target"]["headers"] = dict.fromkeys(profile.target.headers, "(hidden)")
     return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+
+
+def _count_values(node: yaml.Node | None, known: dict[int, int], file: Path) -> int:
+    """Return how many values a node stands for, anchors written out; refuses endless and huge ones."""
+    count = known.get(id(node))
+    if count is None:
+        known[id(node)] = 0  # met again below itself
+        inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = itertools.chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+        count = known[id(node)] = 1 + sum(_count_values(part, known, file) for part in parts)
+    if not 0 < count <= MAX_VALUES:
+        what = "an anchor holds itself" if not count else f"anchors stand for more than {MAX_VALUES} values"
+        raise UserError(what, file=file, remedy="write the value out")
+    return count
 
 
 def _refuse_double_keys(root: yaml.Node | None, file: Path) -> None:

@@ -45,8 +45,10 @@ class Failure:
 
 def check_ranges(profile: Profile, fail: Failure) -> None:
     """Refuse values that a type cannot: ranges, choices that exclude each other, hosts."""
-    _check_finite(msgspec.to_builtins(profile), (), fail)
+    _check_values(msgspec.to_builtins(profile), (), fail)
+    _check_name(profile.name, fail)
     _check_target(profile, fail)
+    _check_generation(profile, fail)
     _check_traffic(profile, fail)
     _check_load(profile, fail)
     _check_experiments(profile, fail)
@@ -64,13 +66,23 @@ def check_ranges(profile: Profile, fail: Failure) -> None:
                 raise fail((name, key), "must not be negative")
 
 
-def _check_finite(raw: Any, path: tuple[str | int, ...], fail: Failure) -> None:
-    """Refuse .nan and .inf anywhere: every comparison with them would let them pass."""
+def _check_values(raw: Any, path: tuple[str | int, ...], fail: Failure) -> None:
+    """Refuse what cannot be compared (.nan, .inf), counted in 64 bits or sent as UTF-8, anywhere."""
     if isinstance(raw, float) and not math.isfinite(raw):
         raise fail(path, "must be a finite number")
+    if isinstance(raw, int) and not -(2**63) <= raw < 2**63:
+        raise fail(path, "must be a number of at most 64 bits")
+    if isinstance(raw, str) and any("\ud800" <= char <= "\udfff" for char in raw):
+        raise fail(path, "holds half a character (a lone surrogate)")
     if isinstance(raw, dict | list | tuple):
         for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
-            _check_finite(value, (*path, key), fail)
+            _check_values(key, path, fail)
+            _check_values(value, (*path, key), fail)
+
+
+def _check_name(name: str, fail: Failure) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", name):
+        raise fail(("name",), "must be 1-80 letters, digits, '.', '_' or '-'")
 
 
 def _check_target(profile: Profile, fail: Failure) -> None:
@@ -87,8 +99,6 @@ def _check_target(profile: Profile, fail: Failure) -> None:
     allowed = profile.safety.allowed_hosts
     if allowed and host not in allowed:
         raise fail(("target", "base_url"), f"host {host} is not in safety.allowed_hosts", "add it there")
-    if not profile.name or not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", profile.name):
-        raise fail(("name",), "must be 1-80 letters, digits, '.', '_' or '-'")
     if target.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", target.api_key_env):
         raise fail(("target", "api_key_env"), "must be the name of a variable, never the key itself")
     for name, value in target.headers.items():
@@ -97,6 +107,9 @@ def _check_target(profile: Profile, fail: Failure) -> None:
     for name, value in msgspec.structs.asdict(target.timeouts).items():
         if value <= 0:
             raise fail(("target", "timeouts", name), "must be above 0")
+
+
+def _check_generation(profile: Profile, fail: Failure) -> None:
     if profile.generation.max_tokens < 1:
         raise fail(("generation", "max_tokens"), "must be at least 1")
     try:
@@ -117,6 +130,8 @@ def _check_traffic(profile: Profile, fail: Failure) -> None:
         if spec.kind in kinds:
             raise fail((*at, "kind"), f"`{spec.kind}` stands twice", "give each entry its own kind")
         kinds.add(spec.kind)
+        if not spec.kind.isprintable() or not 1 <= len(spec.kind) <= 80:
+            raise fail((*at, "kind"), "must be 1-80 printable characters")
         if not 1 <= spec.weight <= 100:
             raise fail((*at, "weight"), "must lie in 1-100")
         text = spec.text
@@ -169,11 +184,13 @@ def _check_load(profile: Profile, fail: Failure) -> None:
         if not 1 <= users <= safety.max_users:
             raise fail(("load", "users", number), f"must lie in 1-{safety.max_users} (safety.max_users)")
     for number, rate in enumerate(load.rates or ()):
-        if not 0 < rate <= 100_000:
-            raise fail(("load", "rates", number), "must lie above 0 and at most 100000 requests/s")
+        if not 0.001 <= rate <= 100_000:
+            raise fail(("load", "rates", number), "must lie in 0.001-100000 requests/s")
     ladder: tuple[float, ...] = profile.users or load.rates or ()
     if any(b <= a for a, b in itertools.pairwise(ladder)):
         raise fail(("load", "users" if profile.users else "rates"), "steps must rise", "as in [1, 2, 4]")
+    if safety.max_seconds <= 0:
+        raise fail(("safety", "max_seconds"), "must be above 0")
     hold = load.hold
     if hold.seconds < 0.5:
         raise fail(("load", "hold", "seconds"), "must be at least 0.5")

@@ -127,6 +127,17 @@ def test_the_template_shows_every_key() -> None:
             "an anchor holds itself",
             "write the value out",
         ),
+        (
+            "a: &a [1]\n"
+            + "".join(
+                f"{b}: &{b} [{', '.join(9 * ['*' + a])}]\n"
+                for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            None,
+            None,
+            "anchors stand for more than 1000000 values",
+            "write the value out",
+        ),
         ("a: !!python/object:os.system {}\n", 1, None, "not valid YAML", None),
     ],
 )
@@ -171,7 +182,12 @@ def test_an_error_names_file_line_key_and_remedy(
         ("load.users", [1, 2000], "must lie in 1-1000 (safety.max_users)"),
         ("load", {"users": [1], "rates": [1]}, "give either `users` or `rates`"),
         ("load.rates", [2, 1], "steps must rise"),
-        ("load.rates", [0], "must lie above 0"),
+        ("load.rates", [0], "must lie in 0.001-100000"),
+        ("load.max_in_flight", 2**63, "at most 64 bits"),
+        ("generation.extra", {"a": ["\ud800"]}, "half a character"),
+        ("safety.max_seconds", 0, "must be above 0"),
+        ("traffic.mix.0.kind", "a\nb", "must be 1-80 printable characters"),
+        ("traffic.mix.0.kind", "", "must be 1-80 printable characters"),
         ("load.hold", {"seconds": 60, "max_seconds": 30}, "must not be below hold.seconds"),
         ("load.hold.seconds", float("nan"), "must be a finite number"),  # no comparison would refuse it
         ("target.timeouts.total_s", float("inf"), "must be a finite number"),
@@ -248,7 +264,7 @@ def test_a_missing_and_an_unreadable_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes("name: é".encode("latin-1"))
     with pytest.raises(UserError, match="cannot be read"):
         load_profile(tmp_path / "latin.yaml")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is no file"):
         load_profile(tmp_path)
 
 

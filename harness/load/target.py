@@ -6,12 +6,13 @@ import base64
 import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from harness.errors import UserError
 from harness.profile import Profile, Timeouts
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+_AS_WRITTEN = "%/:?@!$&'()*+,;=[]~"  # only what no request line can carry is escaped
 _OURS = ("content-length", "transfer-encoding", "connection", "x-request-id")
 
 
@@ -56,12 +57,12 @@ def target_of(profile: Profile, host_override: str | None = None, api_key: str |
         headers["authorization"] = f"Bearer {api_key}"
     for name, value in settings.headers.items():
         headers[name.lower()] = value
-    path = base.path.rstrip("/") + PATHS[settings.endpoint]
+    path = quote(base.path.rstrip("/"), safe=_AS_WRITTEN) + PATHS[settings.endpoint]
     return Target(
         scheme=scheme,
         host=host,
         port=port,
-        path=path + (f"?{base.query}" if base.query else ""),
+        path=path + (f"?{quote(base.query, safe=_AS_WRITTEN)}" if base.query else ""),
         headers=tuple(_header(name, value) for name, value in headers.items()),
         verify_tls=settings.verify_tls,
         stream=settings.stream,
@@ -73,7 +74,8 @@ def target_of(profile: Profile, host_override: str | None = None, api_key: str |
 def _address(url: str, key: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        name = (parts.hostname or "").encode("idna")  # a ValueError where a part is empty or too long
+        usable = parts.scheme in ("http", "https") and bool(name) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or any(char.isspace() for char in url):

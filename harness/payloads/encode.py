@@ -80,7 +80,7 @@ def jpeg_hole(raw: bytes) -> JpegHole | None:
         return None
     try:
         with Image.open(io.BytesIO(raw)) as image:
-            if image.mode not in ("L", "RGB"):
+            if image.mode not in ("L", "RGB") or min(image.size) < 8:  # no whole block
                 return None
             coefficients = _coefficients(np.asarray(image.convert("L"), np.float32) - 128)
     except (OSError, SyntaxError):  # a recorded picture that is cut off or damaged

@@ -43,6 +43,8 @@ def read(profile: Profile) -> Iterator[Line]:
     if profile.traffic.replay is None:
         return
     path, found = Path(profile.traffic.replay.file), False
+    if path.exists() and not path.is_file():  # a device or a pipe might never end, and is read twice
+        raise UserError("is no file", file=path, key="traffic.replay.file")
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
@@ -78,7 +80,7 @@ def _body(raw: bytes, fail: Fail) -> tuple[str, dict[str, Any]]:
     """Return a body as it is written and decoded, taken out of `body` where a line wraps it."""
     try:
         text = raw.decode("utf-8-sig").strip(" \t\r\n")
-        body = json.loads(text)
+        body = json.loads(text, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise fail("not UTF-8", "save the file as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -91,6 +93,10 @@ def _body(raw: bytes, fail: Fail) -> tuple[str, dict[str, Any]]:
     if not isinstance(body, dict):
         raise fail("not a JSON object", 'as {"messages": [{"role": "user", "content": "..."}]}')
     return text, body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _check_shape(profile: Profile, body: dict[str, Any], fail: Fail) -> None:

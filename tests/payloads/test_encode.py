@@ -143,3 +143,10 @@ def test_a_cmyk_jpeg_has_no_hole() -> None:
     out = io.BytesIO()
     drawn("photo").convert("CMYK").save(out, "jpeg")
     assert jpeg_hole(out.getvalue()) is None
+
+
+@pytest.mark.parametrize("size", [(64, 4), (4, 64), (1, 1)])
+def test_a_jpeg_without_a_whole_block_has_no_hole(size: tuple[int, int]) -> None:
+    out = io.BytesIO()
+    drawn("photo").resize(size).save(out, "jpeg")
+    assert jpeg_hole(out.getvalue()) is None

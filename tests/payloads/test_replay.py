@@ -2,6 +2,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,14 @@ def test_an_empty_and_a_missing_file_are_named(recorded, tmp_path: Path) -> None
     profile = recorded(GOOD)
     (tmp_path / "traffic.jsonl").unlink()
     with pytest.raises(UserError, match=r"traffic\.jsonl"):
+        count(profile)
+
+
+def test_what_might_never_end_is_not_read(recorded, tmp_path: Path) -> None:
+    profile = recorded(GOOD)
+    (tmp_path / "traffic.jsonl").unlink()
+    os.mkfifo(tmp_path / "traffic.jsonl")
+    with pytest.raises(UserError, match=r"traffic\.jsonl: traffic\.replay\.file: is no file"):
         count(profile)
 
 
