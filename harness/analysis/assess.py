@@ -15,10 +15,11 @@ import numpy as np
 from harness.analysis.bottleneck import find_bottleneck
 from harness.analysis.experiments import assess_experiments
 from harness.analysis.groups import Rows, Window, rows_of, steps_of
-from harness.analysis.knee import StepSample, find_knee
+from harness.analysis.knee import find_knee
 from harness.analysis.ladder_notes import FAULTS
 from harness.analysis.limits import derive_limits
 from harness.analysis.problems import find_problems
+from harness.analysis.samples import StepSample
 from harness.analysis.stages import with_stage_log
 from harness.analysis.steps import occupancy, step_of
 from harness.analysis.tagging import clock_bound_ms, engine_by_step, gpu_by_step

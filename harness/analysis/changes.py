@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 from scipy import special
 
-from harness.analysis.groups import Floats, Rows, Window, steps_of
+from harness.analysis.groups import Rows, Window, steps_of
 from harness.analysis.replicates import STEP_NOISE
-from harness.analysis.stats import Z95, ratio_interval, wilson
+from harness.analysis.stats import Z95, Floats, ratio_interval, wilson
 from harness.plan import step_label
 from harness.results import Load
 from harness.rundir import RunData

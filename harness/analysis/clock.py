@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from harness.analysis.stats import Ints
 from harness.records import ClockExchange, WorkerInfo
 
-Ints = npt.NDArray[np.int64]
 BURST_GAP_NS = 5_000_000_000  # exchanges further apart belong to different bursts
 JUMP_NS = 50_000_000  # beyond what slewing (0.5 ms/s) and a late reading can do
 SLEW = 0.001  # share of the time between two readings that a clock may honestly gain or lose

@@ -12,17 +12,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from harness.analysis.clock import requests_on_our_clock
+from harness.analysis.stats import Floats, Ints, Mask
 from harness.records import STAGES, PhaseTimes
 from harness.results import Load
 from harness.rundir import RunData
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 LATENCY, TTFT = "latency_ms", "ttft_ms"
 FIGURES = (

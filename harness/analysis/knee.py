@@ -16,17 +16,15 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from harness.analysis import votes as rule
 from harness.analysis.crosschecks import cross_checks
 from harness.analysis.hold import more_requests
 from harness.analysis.ladder_notes import measured_notes, sample_notes
-from harness.analysis.replicates import REPLICATES, Measured, measure
+from harness.analysis.replicates import Measured, measure
 from harness.analysis.samples import Group, StepSample, grouped, plain, thinned
+from harness.analysis.stats import Ints
 from harness.results import Knee, Load, Status, Vote
-
-__all__ = ["StepSample", "find_knee"]
 
 CONFIRMED = 0.80
 RULED_OUT = 0.10  # an earlier knee with less than this is ruled out
@@ -37,8 +35,6 @@ VERDICTS_OF_FAULTS: tuple[Literal["client_limited", "load_not_applied"], ...] = 
     "client_limited",
     "load_not_applied",
 )
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,6 @@ def find_knee(
     seed: int = 0,
     slo_ok: Mapping[Load, bool] | None = None,
     profile_loads: Sequence[Load] | None = None,
-    replicates: int = REPLICATES,
 ) -> Knee:
     """Return the verdict on the measures of a ladder, in any order.
 
@@ -92,7 +87,7 @@ def find_knee(
         status = _status_of_few(steps)
         return Knee(status=status, most_likely=likely, slo_cap=slo_cap, notes=notes)
     ladder = Ladder(
-        measured=measure(groups, np.random.default_rng(seed), replicates=replicates),
+        measured=measure(groups, np.random.default_rng(seed)),
         memory=tuple(rule.memory_votes(groups)),
         over=tuple(_over(g) for g in groups),
         groups=tuple(groups),

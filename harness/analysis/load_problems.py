@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from harness.analysis.groups import Floats, Rows, Window
+from harness.analysis.groups import Rows, Window
 from harness.analysis.samples import LITTLE_RANGE, SENT_LEAST
+from harness.analysis.stats import Floats
 from harness.analysis.steps import occupancy
 from harness.profile import MIN_GOOD, Profile
 from harness.records import Problem

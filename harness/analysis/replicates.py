@@ -54,15 +54,9 @@ class Measured:
         )
 
 
-def measure(
-    groups: Sequence[Group],
-    rng: np.random.Generator,
-    *,
-    replicates: int = REPLICATES,
-    step_noise: float = STEP_NOISE,
-) -> Measured:
+def measure(groups: Sequence[Group], rng: np.random.Generator, *, replicates: int = REPLICATES) -> Measured:
     """Return the ladder as measured and its replicates; of a step measured several times, the medians."""
-    steps = [[_rows(sample, rng, replicates, step_noise) for sample in group] for group in groups]
+    steps = [[_rows(sample, rng, replicates) for sample in group] for group in groups]
     log_x, log_mean, log_p95 = (
         np.stack([np.median([rows[i] for rows, _ in step], axis=0) for step in steps], axis=1)
         for i in range(3)
@@ -78,9 +72,9 @@ def measure(
 
 
 def _rows(
-    sample: StepSample, rng: np.random.Generator, replicates: int, step_noise: float
+    sample: StepSample, rng: np.random.Generator, replicates: int
 ) -> tuple[tuple[Floats, Floats, Floats], int]:
-    shift = np.concatenate(([0.0], rng.normal(0, step_noise, replicates)))
+    shift = np.concatenate(([0.0], rng.normal(0, STEP_NOISE, replicates)))
     log_x = math.log(sample.throughput) - shift
     if sample.good < LEAST_FOR_TAIL:
         missing = np.full(replicates + 1, np.nan)

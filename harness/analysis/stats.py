@@ -22,10 +22,12 @@ from harness.results import Quantiles
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 RESAMPLED = 2000
 BLOCKS = 20  # at least so many blocks fit into a sample
 Z95 = 1.959964
+LEAST_SHIFT = 3.0
 
 
 def quantiles(ms: Floats) -> Quantiles:
@@ -66,24 +68,23 @@ def harrell_davis(x: Floats, q: float) -> Floats:
     return result
 
 
-def wilson(k: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Return the Wilson (1927) score interval of a share `k` of `n`; (0, 1) where n is 0."""
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """Return the 95 % Wilson (1927) score interval of a share `k` of `n`; (0, 1) where n is 0."""
     if n <= 0:
         return 0.0, 1.0
-    share, zz = k / n, z * z
+    share, zz = k / n, Z95 * Z95
     centre = (share + zz / (2 * n)) / (1 + zz / n)
-    half = z * math.sqrt(share * (1 - share) / n + zz / (4 * n * n)) / (1 + zz / n)
+    half = Z95 * math.sqrt(share * (1 - share) / n + zz / (4 * n * n)) / (1 + zz / n)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def quantile_interval(x: Floats, q: float, level: float = 0.95) -> tuple[float, float] | None:
-    """Return the order-statistic interval of quantile `q`; None where the sample is too small for one.
+def p95_interval(ms: Floats) -> tuple[float, float] | None:
+    """Return the 95 % order-statistic interval of p95; None below 72 values, which are too few for one.
 
-    Free of any distribution; both tails hold at most (1 - level)/2 (David & Nagaraja 2003, 7.1). A 95 %
-    interval of p95 exists from 72 values on.
+    Free of any distribution; both tails hold at most 2.5 % (David & Nagaraja 2003, 7.1).
     """
-    values = np.sort(x[~np.isnan(x)])
-    n, tail = len(values), (1 - level) / 2
+    values = np.sort(ms[~np.isnan(ms)])
+    n, q, tail = len(values), 0.95, 0.025
     if n == 0:
         return None
     reach = math.ceil(8 * math.sqrt(n * q * (1 - q))) + 2
@@ -95,11 +96,6 @@ def quantile_interval(x: Floats, q: float, level: float = 0.95) -> tuple[float, 
     if low < 1 or high > n:
         return None
     return float(values[low - 1]), float(values[high - 1])
-
-
-def p95_interval(ms: Floats) -> tuple[float, float] | None:
-    """Return the 95 % order-statistic interval of p95; None below 72 values."""
-    return quantile_interval(ms, 0.95)
 
 
 def block_length(n: int, users: float) -> int:
@@ -125,11 +121,11 @@ def scale_deviation(replicates: Floats, n: int) -> Floats:
     return result
 
 
-def warm_up(x: Floats, *, most: float = 0.25, least_shift: float = 3.0) -> int:
-    """Return how many values at the start are warm-up, at most the share `most`.
+def warm_up(x: Floats) -> int:
+    """Return how many values at the start are warm-up, at most a quarter.
 
     MSER-5 (White 1997): cut where the standard error of what remains is least. Only a start that lies
-    higher than the rest by `least_shift` of its standard errors is cut, since the bare rule cuts noise too.
+    higher than the rest by `LEAST_SHIFT` of its standard errors is cut, since the bare rule cuts noise too.
     """
     batches = len(x) // 5
     if batches < 8:
@@ -138,13 +134,13 @@ def warm_up(x: Floats, *, most: float = 0.25, least_shift: float = 3.0) -> int:
     kept = np.arange(batches, 0, -1)
     sums, squares = (np.cumsum(v[::-1])[::-1] for v in (means, means**2))
     errors = (squares / kept - (sums / kept) ** 2) / kept
-    cut = int(np.argmin(errors[: int(batches * most) + 1]))
+    cut = int(np.argmin(errors[: batches // 4 + 1]))
     if cut == 0:
         return 0
     rest = means[cut:]
     shift = means[:cut].mean() - rest.mean()
     spread = rest.std(ddof=1) * math.sqrt(1 / cut + 1 / len(rest))
-    return cut * 5 if shift > least_shift * spread else 0
+    return cut * 5 if shift > LEAST_SHIFT * spread else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +168,13 @@ def ratio_interval(
     *,
     users: float = 1,
     noise: float = 0.0,
-    level: float = 0.95,
     replicates: int = 400,
     seed: int = 0,
 ) -> Ratio:
     """Return `statistic` of b over that of a, both in completion order and positive.
 
-    Block bootstrap on the log of each, normal interval; `noise` is the relative spread between two measures
-    of the same thing, which resampling inside a run cannot see.
+    Block bootstrap on the log of each, normal interval of 95 %; `noise` is the relative spread between two
+    measures of the same thing, which resampling inside a run cannot see.
     """
     rng = np.random.default_rng(seed)
     function = STATISTICS[statistic]
@@ -189,7 +184,7 @@ def ratio_interval(
         errors.append(float(scale_deviation(np.log(function(drawn)), len(x)).std(ddof=1)))
     log_ratio = float(np.log(function(b)) - np.log(function(a)))
     error = max(math.sqrt(errors[0] ** 2 + errors[1] ** 2 + 2 * noise**2), 1e-12)
-    half = float(special.ndtri((1 + level) / 2)) * error
+    half = Z95 * error
     p = float(2 * special.ndtr(-abs(log_ratio) / error))
     return Ratio(math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half), p)
 

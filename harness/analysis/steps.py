@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from scipy import special
 
-from harness.analysis.groups import Floats, Mask, Rows, Window
-from harness.analysis.stats import p95_interval, quantiles
+from harness.analysis.groups import Rows, Window
+from harness.analysis.stats import Floats, Mask, p95_interval, quantiles
 from harness.profile import Slo
 from harness.records import STAGES
 from harness.results import ClientStats, EngineStats, GpuStats, KindStats, Quantiles, StageShare, Step

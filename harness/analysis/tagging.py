@@ -11,17 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from harness.analysis.clock import Jump, Offsets, error_bound_ms, find_jumps, offsets_of_table
+from harness.analysis.stats import Floats, Ints
 from harness.records import PhaseTimes
 from harness.results import EngineStats, GpuStats
 from harness.rundir import RunData
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 LEAST_SAMPLES = 5
 LEAST_COVERAGE = 0.8

@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.analysis.replicates import Measured
 from harness.analysis.samples import Group
-from harness.analysis.stats import Floats, wilson
+from harness.analysis.stats import Floats, Ints, Mask, wilson
 from harness.results import Vote
 
 FLAT = 0.35
@@ -32,8 +31,6 @@ BEHIND = 0.95  # open loop: share of the arrivals served
 KV_FULL, NVML_FULL, RISEN = 0.90, 0.95, 0.05
 FLAT_MEMORY = 0.01
 PREEMPTIONS, PREEMPTED_SHARE, FAILED_SHARE = 3, 0.01, 0.01
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Ballots:
     c: Mask
     memory: tuple[Memory, ...]
     by_mean: Mask  # pairs in which the mean stands in for p95
-    knee: npt.NDArray[np.int64]  # per row: the first pair with two lasting votes, else the number of pairs
+    knee: Ints  # per row: the first pair with two lasting votes, else the number of pairs
 
 
 def memory_votes(groups: Sequence[Group]) -> list[Memory]:
@@ -120,7 +117,7 @@ def cast(measured: Measured, memory: Sequence[Memory], over: Sequence[bool]) -> 
     return Ballots(measured.loads, e_x, e_mean, e_p95, a, c, tuple(memory[1:]), by_mean, knee)
 
 
-def _first_lasting(two: Mask, log_x: Floats, log_load: Floats, behind: Mask) -> npt.NDArray[np.int64]:
+def _first_lasting(two: Mask, log_x: Floats, log_load: Floats, behind: Mask) -> Ints:
     rows, pairs = two.shape
     knee = np.full(rows, pairs)
     for k in reversed(range(pairs)):

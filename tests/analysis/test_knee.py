@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.analysis.knee import StepSample, find_knee
+from harness.analysis.knee import find_knee
+from harness.analysis.samples import StepSample
 from harness.results import Knee
 
 from .ladders import USERS, arrivals, closed, failing, saturating

@@ -27,7 +27,8 @@ import ladders as known
 from services import FAMILIES
 
 from harness.analysis.hold import is_decided
-from harness.analysis.knee import StepSample, find_knee
+from harness.analysis.knee import find_knee
+from harness.analysis.samples import StepSample
 from harness.results import Knee
 
 LONGEST = 4  # times the shortest hold

@@ -23,7 +23,8 @@ from harness.analysis.experiments.series import (
     series_of,
     too_little,
 )
-from harness.analysis.groups import Floats, Rows, Window
+from harness.analysis.groups import Rows, Window
+from harness.analysis.stats import Floats
 from harness.analysis.tagging import engine_by_step
 from harness.results import EngineStats, Experiment
 from harness.rundir import RunData

@@ -23,8 +23,8 @@ from harness.analysis.experiments.series import (
     series_of,
     too_little,
 )
-from harness.analysis.groups import Floats, Rows, Window
-from harness.analysis.stats import holm
+from harness.analysis.groups import Rows, Window
+from harness.analysis.stats import Floats, holm
 from harness.profile import Slo
 from harness.results import Experiment
 from harness.rundir import RunData

@@ -21,8 +21,8 @@ from harness.analysis.experiments.series import (
     series_of,
     too_little,
 )
-from harness.analysis.groups import Floats, Rows, Window
-from harness.analysis.stats import Ratio, ratio_interval
+from harness.analysis.groups import Rows, Window
+from harness.analysis.stats import Floats, Ratio, ratio_interval
 from harness.results import Experiment
 from harness.rundir import RunData
 

@@ -24,7 +24,8 @@ from harness.analysis.experiments.series import (
     series_of,
     too_little,
 )
-from harness.analysis.groups import Floats, Rows, Window
+from harness.analysis.groups import Rows, Window
+from harness.analysis.stats import Floats
 from harness.records import BEFORE_LOAD, STAGES
 from harness.results import Experiment
 from harness.rundir import RunData

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.groups import Floats, Rows
+from harness.analysis.groups import Rows
+from harness.analysis.stats import Floats
 from harness.records import BEFORE_LOAD
 from harness.results import Experiment
 from harness.rundir import RunData
