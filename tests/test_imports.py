@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "records", "results", "bundled"),
     ("profile", "profile_rules", "profile_reader", "stages"),
     ("plan",),
-    ("rundir", "load.sse", "analysis.stats", "analysis.clock"),
+    ("rundir",),
     ("payloads", "observe", "analysis"),
     ("load", "report"),
     ("preflight", "engine", "probe"),
@@ -29,7 +29,7 @@ FORBIDDEN = {
     "report": ("load", "observe", "payloads", "commands", "engine"),
     "engine": ("load", "observe", "analysis", "report", "payloads"),
 }
-MAY_IMPORT_LOCUST = ("load.user", "load.shape", "load.recorder", "load.session", "load.webui")
+MAY_IMPORT_LOCUST = ("load.user", "load.shape", "load.session")
 PURE = ("analysis", "report")
 NOT_IN_PURE = ("gevent", "socket", "urllib.request", "http", "subprocess", "requests")
 

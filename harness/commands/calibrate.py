@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from harness.commands.tables import plain_table
 from harness.errors import InvalidRunError
 
 if TYPE_CHECKING:
@@ -89,9 +90,8 @@ def _processes(count: int) -> str:
 
 
 def _table(found: list[Ceiling]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "chunks/s", "µs each", "streams", "lag p99", "requests/s", "µs each"):
-        table.add_column(name, justify="right" if name else "left")
+    columns = ("chunks/s", "µs each", "streams", "lag p99", "requests/s", "µs each")
+    table = plain_table("", *columns, numbers=columns)
     for one in found:
         lag = f"{one.lag_p99_ms:.1f} ms" if one.lag_p99_ms is not None else "–"
         table.add_row(

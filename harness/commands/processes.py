@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -40,10 +41,12 @@ def running(command: list[str], log: Path) -> Iterator[str]:
         end(process)
 
 
-def end(process: subprocess.Popen[bytes], within_s: float = END_WITHIN_S) -> None:
-    """End a process politely, then by force."""
+def end(
+    process: subprocess.Popen[bytes], within_s: float = END_WITHIN_S, by: signal.Signals = signal.SIGTERM
+) -> None:
+    """End a process by a signal, and by force where it goes on."""
     if process.poll() is None:
-        process.terminate()
+        process.send_signal(by)
         try:
             process.wait(within_s)
         except subprocess.TimeoutExpired:

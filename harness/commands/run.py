@@ -17,12 +17,14 @@ import msgspec
 
 from harness import bundled, rundir
 from harness.commands.keys import read_key
-from harness.commands.processes import free_port, harness_command
+from harness.commands.processes import end, free_port, harness_command
 from harness.errors import InvalidRunError
 from harness.plan import EXPERIMENTS, Plan, make_plan
 from harness.profile import Profile
 from harness.profile_reader import load_profile
 from harness.results import Report
+
+FLUSH_WITHIN_S = 20.0  # for Locust to write its records and the report after an interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +132,6 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
         try:
             watch(locust, run_dir, plan, quiet=options.as_json)
         except KeyboardInterrupt:
-            _stop(locust)
+            end(locust, FLUSH_WITHIN_S, signal.SIGINT)
             raise
     return locust.returncode
-
-
-def _stop(locust: subprocess.Popen[bytes]) -> None:
-    """Give Locust time to flush its records and write the report."""
-    if locust.poll() is None:
-        locust.send_signal(signal.SIGINT)
-        try:
-            locust.wait(20)
-        except subprocess.TimeoutExpired:
-            locust.kill()
-            locust.wait()

@@ -76,10 +76,10 @@ class RemoteSidecar:
         self._getter.close()
 
 
-def exchange(getter: Getter, clocks: Clocks, burst: int, count: int = BURST) -> list[ClockRow]:
+def exchange(getter: Getter, clocks: Clocks, burst: int) -> list[ClockRow]:
     """Return one burst of exchanges with a sidecar; raises FetchError where it does not answer."""
     rows = []
-    for _ in range(count):
+    for _ in range(BURST):
         mono, t0 = clocks.mono_ns(), clocks.wall_ns()
         body = getter.get("/clock")
         t3 = clocks.wall_ns()

@@ -78,8 +78,7 @@ def describe(source: str, engine: str | None) -> tuple[bool, str]:
 
 def sidecar_address(source: str) -> str | None:
     """Return the address of another sidecar that a source names, or None."""
-    text = source.removeprefix("remote:")
-    return text if text != source or text.startswith(("http://", "https://")) else None
+    return source if source.startswith(("http://", "https://")) else None
 
 
 def chosen(rows: list[GpuSample], gpus: tuple[str, ...]) -> list[GpuSample]:

@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 
 from harness.probe.ask import Reply, Service, ask
-from harness.probe.judge import Finding, at_limit, broken, refusal
+from harness.probe.judge import Finding, broken, judged, refusal
 from harness.probe.limits_file import Limits
 
 SHORT_ANSWER = 16  # output tokens of requests whose answer does not matter
@@ -95,10 +95,8 @@ def _scaled(
 ) -> Finding:
     """Judge an image limit; where it is served over the limit, tokens tell whether it was made smaller."""
     at, over = send(at_size), send(over_size)
-    if found := at_limit(key, limit, at) or broken(key, limit, over, "over the limit"):
+    if found := judged(key, limit, at, over):
         return found
-    if not over.good:
-        return refusal(key, limit, at, over)
     far = send(far_size)
     if not far.good:
         text = f"{over_size} is served, and {far_size} refused with {far.status}: the limit stands higher"
@@ -118,10 +116,8 @@ def _images(service: Service, limits: Limits) -> Finding:
         ask(service, [_say("Describe."), *(picture(112, 112) for _ in range(n))], SHORT_ANSWER)
         for n in (count, count + 1)
     )
-    if found := at_limit(key, count, at) or broken(key, count, over, "over the limit"):
+    if found := judged(key, count, at, over):
         return found
-    if not over.good:
-        return refusal(key, count, at, over)
     before, after = at.tokens("prompt_tokens"), over.tokens("prompt_tokens")
     if before is not None and after is not None and after <= before:
         text = f"served with 200, but {count + 1} images cost no more tokens than {count}: one was dropped"
@@ -150,10 +146,8 @@ def _input_tokens(service: Service, limits: Limits) -> Finding:
         fitting -= math.ceil((actual - limit) / per_word)
         at = ask(service, words(fitting, fact), length)
     over = ask(service, words(fitting + max(2, limit // 100), fact), length)
-    if found := at_limit(key, limit, at) or broken(key, limit, over, "over the limit"):
+    if found := judged(key, limit, at, over):
         return found
-    if not over.good:
-        return refusal(key, limit, at, over)
     counted = over.tokens("prompt_tokens")
     lost = fact in at.text and fact not in over.text
     if lost or (counted is not None and counted <= limit):
@@ -170,10 +164,8 @@ def _new_tokens(service: Service, limits: Limits) -> Finding:
     key = "max_new_tokens"
     at = ask(service, words(8), limit, ignore_eos=True)
     over = ask(service, words(8), limit + 1, ignore_eos=True)
-    if found := at_limit(key, limit, at) or broken(key, limit, over, "over the limit"):
+    if found := judged(key, limit, at, over):
         return found
-    if not over.good:
-        return refusal(key, limit, at, over)
     made = over.tokens("completion_tokens")
     if made is not None and made <= limit:
         text = f"{limit + 1} tokens were asked for and {made} came with 200: cut silently"

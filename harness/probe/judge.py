@@ -72,6 +72,13 @@ def refusal(key: str, limit: float, at: Reply | None, over: Reply) -> Finding:
     return Finding(key, limit, "right", text, at_status, over.status)
 
 
+def judged(key: str, limit: float, at: Reply, over: Reply) -> Finding | None:
+    """Return a finding where both replies settle it; None where the request over the limit was served."""
+    if found := at_limit(key, limit, at) or broken(key, limit, over, "over the limit"):
+        return found
+    return None if over.good else refusal(key, limit, at, over)
+
+
 def at_limit(key: str, limit: float, at: Reply) -> Finding | None:
     """Return a finding where the service does not serve what stands exactly at its limit."""
     failed = broken(key, limit, at, "at the limit")
