@@ -12,9 +12,7 @@ from importlib import import_module
 
 import click
 
-from harness.errors import HarnessError
-
-INTERRUPTED = 130
+from harness.errors import INTERRUPTED, HarnessError
 
 COMMANDS = {
     "demo": (

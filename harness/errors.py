@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+INTERRUPTED = 130  # the exit code of what a signal ended
+
 
 class HarnessError(Exception):
     """An error with one clear line for the user and an exit code."""

@@ -7,10 +7,14 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import UserError
+from harness.errors import INTERRUPTED, UserError
+
+if TYPE_CHECKING:
+    from harness.observe.sampler import Sidecar
 
 
 @click.command()
@@ -71,7 +75,6 @@ def sample(
         raise UserError(
             f"listening on {host} needs a token", key="--token-env", remedy="name a variable that holds one"
         )
-    parent, stop = os.getppid(), threading.Event()
     sidecar = Sidecar(
         Settings(
             source=source,
@@ -87,7 +90,13 @@ def sample(
             clock_out=clock_out,
         )
     )
-    codes = {signal.SIGTERM: 0, signal.SIGINT: 130}
+    click.get_current_context().exit(_run(sidecar, with_parent=with_parent))
+
+
+def _run(sidecar: Sidecar, *, with_parent: bool) -> int:
+    """Let the sidecar work until a signal, or until its parent has ended; returns the exit code."""
+    parent, stop = os.getppid(), threading.Event()
+    codes = {signal.SIGTERM: 0, signal.SIGINT: INTERRUPTED}
     caught: list[int] = []
 
     def end(number: int, _: object) -> None:
@@ -105,13 +114,12 @@ def sample(
             break
     sidecar.close()
     status = sidecar.status()
-    overruns = sum(status["overruns"].values())
     click.echo(
         f"knee sample: {status['samples']} GPU rows, {status['engine_samples']} engine rows, "
-        f"{overruns} ticks skipped, {status['lost']} rows lost",
+        f"{sum(status['overruns'].values())} ticks skipped, {status['lost']} rows lost",
         err=True,
     )
-    click.get_current_context().exit(codes[signal.Signals(caught[0])] if caught else 0)
+    return codes[signal.Signals(caught[0])] if caught else 0
 
 
 def parse_listen(text: str) -> tuple[str, int]:

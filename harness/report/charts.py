@@ -77,25 +77,7 @@ def ttft_chart(steps: Sequence[Step], knee: Knee | None, slo_ms: float | None) -
 
 def stage_chart(steps: Sequence[Step]) -> Spec | None:
     """Return the stages' shares of the mean latency, stacked per step; None where no stage is known."""
-    rows = []
-    for step in steps:
-        shares = {name: stage.share for name, stage in step.stages.items() if stage.share is not None}
-        if not shares:
-            continue
-        left = 1.0 - sum(shares.values())
-        for order, name in enumerate(STAGE_NAMES):
-            share = max(0.0, left) if name == "rest" else shares.get(name)
-            if share is not None and share > 0.0005:
-                stage = STAGE_NAMES[name]
-                rows.append(
-                    {
-                        "load": step.label,
-                        "stage": stage,
-                        "share": share,
-                        "order": order,
-                        "tip": f"{step.label}: {stage} {percent(share)} of the mean latency",
-                    }
-                )
+    rows = [row for step in steps for row in _stage_rows(step)]
     if not rows:
         return None
     return {
@@ -132,3 +114,22 @@ def stage_chart(steps: Sequence[Step]) -> Spec | None:
             "description": {"field": "tip"},
         },
     }
+
+
+def _stage_rows(step: Step) -> list[Spec]:
+    """Return a step's stages that are wide enough to be seen, and what is left of its latency."""
+    shares = {name: stage.share for name, stage in step.stages.items() if stage.share is not None}
+    if not shares:
+        return []
+    shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
+    return [
+        {
+            "load": step.label,
+            "stage": stage,
+            "share": shares[name],
+            "order": order,
+            "tip": f"{step.label}: {stage} {percent(shares[name])} of the mean latency",
+        }
+        for order, (name, stage) in enumerate(STAGE_NAMES.items())
+        if shares.get(name, 0.0) > 0.0005
+    ]

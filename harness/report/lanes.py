@@ -30,14 +30,9 @@ def panel_title(text: str) -> Spec:
 
 def prefill_lanes(run: RunData, origin: int) -> Spec | None:
     """Return each drawn request's prefill as a bar on its user's lane; hover names request and GPU."""
-    table = run.requests
+    table = _drawn(run.requests)
     if not len(table):
         return None
-    table = table[(table.outcome == "ok") & table.ttft_ms.notna() & (table.phase != BEFORE_LOAD)]
-    if not len(table):
-        return None
-    if len(table) > MAX_REQUESTS:
-        table = table.iloc[np.linspace(0, len(table) - 1, MAX_REQUESTS).astype(int)]
     lanes = table.groupby(["worker", "user"], sort=True, observed=True).ngroup().to_numpy() + 1
     end = (table.wall_ns.to_numpy(np.int64) - origin) / 1e9 + table.ttft_ms.to_numpy(float) / 1e3
     prefill = pd.to_numeric(table.prefill_ms, errors="coerce").to_numpy(float)
@@ -46,7 +41,7 @@ def prefill_lanes(run: RunData, origin: int) -> Spec | None:
     pixel = float(end.max()) / WIDTH  # a shorter bar would not be seen
     cover = _busy(run.gpu, origin, start, end)
     what = np.where(staged, "prefill", "to first token")
-    rows = [
+    rows: list[Spec] = [
         {
             "t": round(float(a), 3),
             "t2": round(float(max(b, a + pixel)), 3),
@@ -57,35 +52,33 @@ def prefill_lanes(run: RunData, origin: int) -> Spec | None:
             start, end, lanes, table.kind, table.label, what, cover, strict=True
         )
     ]
-    count = int(lanes.max())
-    title = (
-        "Prefill of each request, one lane a user" if staged.any() else "Time to first token, one lane a user"
-    )
-    return {
-        "height": max(24, min(120, 9 * count)),
-        "title": panel_title(title),
-        "layer": [
-            {
-                "data": {"values": rows},
-                "mark": {"type": "rule", "color": ACCENT, "strokeWidth": max(1, min(6, 80 // count))},
-                "encoding": {
-                    "x2": {"field": "t2"},
-                    "y": {
-                        "field": "lane",
-                        "type": "quantitative",
-                        "scale": {
-                            "domain": [0.4, count + 0.6],
-                            "nice": False,
-                            "reverse": True,
-                            "zero": False,
-                        },
-                        "axis": None,
-                    },
-                    "description": {"field": "tip"},
-                },
-            }
-        ],
+    what_is_drawn = "Prefill of each request" if staged.any() else "Time to first token"
+    return _panel(rows, int(lanes.max()), f"{what_is_drawn}, one lane a user")
+
+
+def _drawn(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the good requests of the load that got a token, evenly thinned where there are many."""
+    if not len(requests):
+        return requests
+    good = (requests.outcome == "ok") & requests.ttft_ms.notna() & (requests.phase != BEFORE_LOAD)
+    table = requests[good]
+    if len(table) <= MAX_REQUESTS:
+        return table
+    return table.iloc[np.linspace(0, len(table) - 1, MAX_REQUESTS).astype(int)]
+
+
+def _panel(rows: list[Spec], lanes: int, title: str) -> Spec:
+    scale = {"domain": [0.4, lanes + 0.6], "nice": False, "reverse": True, "zero": False}
+    bars = {
+        "data": {"values": rows},
+        "mark": {"type": "rule", "color": ACCENT, "strokeWidth": max(1, min(6, 80 // lanes))},
+        "encoding": {
+            "x2": {"field": "t2"},
+            "y": {"field": "lane", "type": "quantitative", "scale": scale, "axis": None},
+            "description": {"field": "tip"},
+        },
     }
+    return {"height": max(24, min(120, 9 * lanes)), "title": panel_title(title), "layer": [bars]}
 
 
 def _busy(gpu: pd.DataFrame, origin: int, start: Floats, end: Floats) -> list[str]:
