@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -173,6 +174,8 @@ class Worker:
         if path is not None and not path.parent.parent.is_dir():  # the master is on another host
             path = SPOOL / setup.run / path.name
         self._recorder = WorkerRecorder(self.id, path, lambda message: self._tell(messages.BATCH, message))
+        gc.collect()
+        gc.freeze()  # a full collection of what Locust and the tables are made of holds the loop for 70 ms
         self._saturation = Saturation()
         self._beats = [
             gevent.spawn(self._report),
