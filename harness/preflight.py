@@ -1,8 +1,8 @@
 """One request before the load: a target that does not answer it ends the run with its reason.
 
 Its record is kept as the first of the run: it is the only request that meets the service cold. A refusal that
-cannot change by itself (400, 401, 403, 404, 413, 422) ends the run at once; any other failure is tried a few
-times, since a service that fails now and then is one to measure, not to turn away from.
+cannot change by itself (a redirect, 400, 401, 403, 404, 413, 422) ends the run at once; any other failure is
+tried a few times, since a service that fails now and then is one to measure, not to turn away from.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _STATUS = {
     404: "check target.base_url (it usually ends in /v1) and target.model",
     413: "the payload is over the service's limit: make text or images smaller",
     422: "the service does not know a field: generation.ignore_eos: false, or null it in generation.extra",
+    **dict.fromkeys(
+        (301, 302, 303, 307, 308), "redirects are not followed: put the last address into target.base_url"
+    ),
 }
 _OUTCOME = {
     "connect_error": ("nothing answers there", "start the service or give --host"),
@@ -37,8 +40,12 @@ _OUTCOME = {
     "timeout_idle": ("the answer stalled", "see whether the service is stuck, or raise timeouts.idle_s"),
     "timeout_total": ("the answer took too long", "lower max_tokens or raise timeouts.total_s"),
     "malformed": ("the answer is not that of an OpenAI-compatible service", "check target.base_url"),
-    "empty": ("the answer holds no token", "check target.model and generation.max_tokens"),
+    "empty": (
+        "the answer holds no token",
+        "check target.base_url, target.model and generation.max_tokens",
+    ),
 }
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the words of OpenSSL
 
 
 def preflight(profile: Profile, plan: Plan, api_key: str | None) -> list[Request]:
@@ -83,8 +90,13 @@ def _ask(profile: Profile, target: Target, body: Body) -> list[Request]:
 
 def _refusal(profile: Profile, last: Request) -> UserError:
     what, remedy = _OUTCOME.get(last.outcome, (f"the first request failed ({last.outcome})", None))
-    if last.status is not None and last.status >= 400:
-        what, remedy = f"the target answered {last.status}", _STATUS.get(last.status)
-    if last.error:
+    if last.status is not None and last.status >= 300:
+        what, remedy = f"the target answered {last.error or last.status}", _STATUS.get(last.status)
+    elif _UNTRUSTED in (last.error or ""):
+        what, remedy = (
+            last.error or "",
+            "trust its authority on this machine, or set target.verify_tls: false",
+        )
+    elif last.error:
         what = f"{what}: {last.error}"
     return UserError(what, key=profile.target.base_url, remedy=remedy or "look into the service's log")

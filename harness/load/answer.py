@@ -131,12 +131,15 @@ def _add_stages(answer: Answer, timings: dict[str, Any] | None, server_timing: s
 
 
 def error_text(value: Any) -> str:
-    """Return one short line that says what an error object, a body or an exception means."""
+    """Return one short line that says what an error object, a body or an exception means.
+
+    It ends up on terminals: characters that steer one are replaced.
+    """
     while isinstance(value, dict):
         value = next(
             (value[key] for key in ("error", "message", "detail", "type") if value.get(key)), str(value)
         )
-    text = " ".join(str(value).split())
+    text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(value).split()))
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
 
 
