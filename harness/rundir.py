@@ -189,9 +189,7 @@ def read_table(path: Path, row_type: type[Any], broken: dict[str, int] | None = 
     return pd.DataFrame({name: column.values() for name, column in columns.items()}, copy=False)
 
 
-_OBJECTS = ("missing", "throttle", "req_id", "error", "img_wh")
-
-
+_OBJECTS = ("missing", "throttle", "req_id", "error", "img_wh")  # columns that are neither numbers nor names
 _REPEATED = ("img_wh", "missing", "throttle")  # lists and maps of few different values: each kept once
 
 

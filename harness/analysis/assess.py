@@ -52,7 +52,7 @@ def assess(run: RunData, *, seed: int = 0, stage_log: Table | None = None) -> Re
         bottleneck=find_bottleneck([s for _, s in ladder], knee),
         experiments=assess_experiments(run, rows, windows, seed=seed),
         versions=run.info.versions,
-        target=target_of(run.profile),
+        target=about_target(run.profile),
         started_ns=run.info.started_ns,
         seconds=seconds_of(run, rows),
         simulated=is_simulated(run),
@@ -170,7 +170,7 @@ def is_valid(run: RunData, windows: Sequence[Window], knee: Knee | None) -> bool
     return knee.status not in INVALID_STATUS
 
 
-def target_of(profile: Profile) -> dict[str, Any]:
+def about_target(profile: Profile) -> dict[str, Any]:
     """Return what a report may say of the target."""
     target = profile.target
     return {

@@ -88,26 +88,3 @@ def _figure(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def read_stage_log(path: Path) -> Any:
-    """Read a service's own JSON timing lines into a table joined by request id later."""
-    from harness.analysis.stages import parse_stage_log
-    from harness.errors import UserError
-
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=path) from None
-    return parse_stage_log(data)
-
-
-def join_gpu_log(run: rundir.RunData, path: Path, zone: str | None) -> rundir.RunData:
-    """Return the run with its GPU samples replaced by those of an nvidia-smi log."""
-    import dataclasses
-
-    from harness.observe.gpu_log import check_overlap, read_gpu_log
-
-    table = read_gpu_log(path, zone)
-    check_overlap(table, run.info, path)
-    return dataclasses.replace(run, gpu=table)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
 import msgspec
 
 from harness import rundir
+from harness.errors import UserError
 from harness.results import Report
 
 
@@ -40,11 +42,9 @@ def report(
     from harness.commands import outputs
 
     run = rundir.read_run(run_dir)
-    stages = None
-    if stage_log is not None:
-        stages = outputs.read_stage_log(stage_log)
+    stages = None if stage_log is None else _read_stage_log(stage_log)
     if gpu_log is not None:
-        run = outputs.join_gpu_log(run, gpu_log, gpu_log_tz)
+        run = _join_gpu_log(run, gpu_log, gpu_log_tz)
     result: Report = assess(run, stage_log=stages)
     outputs.write_all(rundir.RunDir(run_dir), result, run, lang=lang, junit=junit)
     code = exit_code(result, run.profile)
@@ -53,3 +53,23 @@ def report(
     else:
         outputs.print_verdict(run_dir, result)
     click.get_current_context().exit(code)
+
+
+def _read_stage_log(path: Path) -> rundir.Table:
+    """Read a service's own JSON timing lines into a table joined by request id later."""
+    from harness.analysis.stages import parse_stage_log
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path) from None
+    return parse_stage_log(data)
+
+
+def _join_gpu_log(run: rundir.RunData, path: Path, zone: str | None) -> rundir.RunData:
+    """Return the run with its GPU samples replaced by those of an nvidia-smi log."""
+    from harness.observe.gpu_log import check_overlap, read_gpu_log
+
+    table = read_gpu_log(path, zone)
+    check_overlap(table, run.info, path)
+    return dataclasses.replace(run, gpu=table)
