@@ -219,8 +219,9 @@ def _isolation(profile: Profile, out: _Builder) -> None:
     long = kinds.index(settings.long or kinds[-1])
     alone, beside = Entry(short, True, True), Entry(long, True, True)
     hold = profile.load.hold
+    both = replace(hold, min_requests=2 * hold.min_requests)  # half of them are short
     out.phase("short alone", "isolation", [alone], hold, users=settings.users)
-    out.phase("short beside long", "isolation", [alone, beside], hold, users=settings.users)
+    out.phase("short beside long", "isolation", [alone, beside], both, users=settings.users)
 
 
 def _cache(profile: Profile, out: _Builder) -> None:

@@ -144,6 +144,8 @@ def test_isolation_measures_short_requests_alone_and_beside_long_ones() -> None:
     plan = make_plan(profile(experiments={"isolation": {"users": 3}}), "isolation")
     assert [(p.label, p.users) for p in plan.phases] == [("short alone", 3), ("short beside long", 3)]
     assert [kinds(plan, n) for n in (0, 1)] == [["text"], ["text", "four"]]
+    alone, beside = (p.hold.min_requests for p in plan.phases)
+    assert beside == 2 * alone  # as many short ones
 
 
 def test_the_cache_experiment_holds_one_part_of_the_input_fixed_at_a_time() -> None:
