@@ -165,7 +165,7 @@ class Safety(_Part, frozen=True):
     allowed_hosts: tuple[str, ...] = ()  # empty: any
     max_users: int = 1000
     max_seconds: float = 7200
-    store_text: bool = False
+    store_text: bool = False  # texts are never stored: true is refused
 
 
 class Modality(_Part, frozen=True):

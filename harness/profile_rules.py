@@ -189,6 +189,8 @@ def _check_load(profile: Profile, fail: Failure) -> None:
     ladder: tuple[float, ...] = profile.users or load.rates or ()
     if any(b <= a for a, b in itertools.pairwise(ladder)):
         raise fail(("load", "users" if profile.users else "rates"), "steps must rise", "as in [1, 2, 4]")
+    if safety.store_text:
+        raise fail(("safety", "store_text"), "this version never stores texts", "leave it false")
     if safety.max_seconds <= 0:
         raise fail(("safety", "max_seconds"), "must be above 0")
     hold = load.hold

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.load.step import MIN_GOOD, Finished, Step
+from harness.load.step import Finished, Step
 from harness.plan import Phase, Plan, refined_phase
-from harness.profile import Profile
+from harness.profile import MIN_GOOD, Profile
 from harness.records import PhaseTimes, Problem, ProblemCode
 
 GATHER_WITHIN_S = 30.0  # beyond the time that a running request may take

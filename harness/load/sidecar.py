@@ -38,9 +38,8 @@ class Sampler:
         command = [sys.executable, "-m", "harness", "sample", "--with-parent", "--source", observe.gpu]
         command += ["--interval-s", f"{observe.interval_s:g}", "--listen", "127.0.0.1:0"]
         command += ["--out", str(run.gpu), "--engine-out", str(run.engine), "--clock-out", str(run.clock)]
-        if observe.engine != "none":
-            auto = profile.target.base_url if observe.engine == "auto" else observe.engine
-            command += ["--engine", auto]
+        if profile.engine_url is not None:
+            command += ["--engine", profile.engine_url]
         if observe.gpus:
             command += ["--gpus", ",".join(observe.gpus)]
         if observe.token_env:

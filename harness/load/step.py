@@ -10,11 +10,10 @@ import msgspec
 
 from harness.load.answer import quantile
 from harness.plan import Phase
+from harness.profile import MIN_GOOD
 from harness.records import Outcome, PhaseTimes
 
 Stage = Literal["gather", "settle", "window", "drain", "done"]
-MIN_GOOD = 20
-MIN_ROUNDS = 4  # good requests per user
 
 
 class Finished(msgspec.Struct):
@@ -109,8 +108,7 @@ class Step:
         """Requests that a full window still lacks: of a phase that ends by its count any, else good ones."""
         if self.phase.requests is not None:
             return self.phase.requests - self.in_phase
-        needed = max(self.phase.hold.min_requests, MIN_GOOD, MIN_ROUNDS * (self.phase.users or 0))
-        return needed - self.good
+        return self.phase.hold.wanted(self.phase.users) - self.good
 
     @property
     def seconds(self) -> float | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from harness.errors import UserError
 from harness.profile import Profile, Timeouts
@@ -31,18 +30,13 @@ class Target:
     timeouts: Timeouts
 
 
-def target_of(profile: Profile, host_override: str | None = None, api_key: str | None = None) -> Target:
-    """Return the target of a profile; `host_override` replaces scheme, host and port of its base_url.
-
-    User and password in the URL become basic authorization where neither a key nor a header is given.
-    Raises UserError for an address or a header that cannot be used.
-    """
+def target_of(profile: Profile, api_key: str | None = None) -> Target:
+    """Return the target of a profile; raises UserError for an address or a header that cannot be used."""
     settings = profile.target
-    base = _address(settings.base_url, "target.base_url")
-    place = _address(host_override, "--host") if host_override else base
-    scheme: Literal["http", "https"] = "https" if place.scheme == "https" else "http"
-    host = place.hostname or ""
-    port = place.port or (443 if scheme == "https" else 80)
+    base = _address(settings.base_url)
+    scheme: Literal["http", "https"] = "https" if base.scheme == "https" else "http"
+    host = base.hostname or ""
+    port = base.port or (443 if scheme == "https" else 80)
     headers = {
         "host": _authority(host, port, scheme),
         "user-agent": "locust-knee",
@@ -50,9 +44,6 @@ def target_of(profile: Profile, host_override: str | None = None, api_key: str |
         "accept-encoding": "identity",
         "content-type": "application/json",
     }
-    if place.username is not None:
-        secret = f"{unquote(place.username)}:{unquote(place.password or '')}".encode()
-        headers["authorization"] = "Basic " + base64.b64encode(secret).decode("ascii")
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
     for name, value in settings.headers.items():
@@ -71,7 +62,7 @@ def target_of(profile: Profile, host_override: str | None = None, api_key: str |
     )
 
 
-def _address(url: str, key: str) -> SplitResult:
+def _address(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         name = (parts.hostname or "").encode("idna")  # a ValueError where a part is empty or too long
@@ -80,7 +71,9 @@ def _address(url: str, key: str) -> SplitResult:
         usable = False
     if not usable or any(char.isspace() for char in url):
         shown = url.rpartition("@")[2]  # a password may stand before it
-        raise UserError(f"cannot use the address {shown!r}", key=key, remedy="write http://HOST:PORT/v1")
+        raise UserError(
+            f"cannot use the address {shown!r}", key="target.base_url", remedy="write http://HOST:PORT/v1"
+        )
     return parts
 
 
