@@ -7,12 +7,13 @@ analysis libraries.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 
 import click
 
-from harness.errors import INTERRUPTED, HarnessError
+from harness.errors import INTERRUPTED, HarnessError, UserError
 
 COMMANDS = {
     "demo": (
@@ -63,8 +64,13 @@ def group() -> None:
     """
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run `knee`: one line on stderr for an error, and its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)  # whoever ends this command must not leave its load running
     try:
         code = group.main(prog_name="knee", standalone_mode=False)
     except HarnessError as error:
@@ -83,4 +89,9 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        click.echo(f"knee: {error.filename}: {error.strerror}", err=True)
+        code = UserError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

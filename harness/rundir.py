@@ -6,6 +6,7 @@ lines that are cut or broken are dropped and counted.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -92,7 +93,7 @@ def create(parent: Path, profile: Profile, experiment: str) -> RunDir:
         except OSError as error:
             raise UserError(f"cannot make a run directory: {error.strerror}", file=path) from None
         run = RunDir(path)
-        run.profile.write_text(to_yaml(profile), encoding="utf-8")
+        write_atomically(run.profile, to_yaml(profile).encode())
         return run
     raise UserError("too many runs of the same second", file=parent)
 
@@ -103,11 +104,16 @@ def write_info(run: RunDir, info: RunInfo) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file through a temporary one in the same folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file through a temporary one in the same folder; raises UserError where it cannot be."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(data)
-    os.replace(scratch, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(data)
+        os.replace(scratch, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise UserError(f"cannot be written: {error.strerror}", file=path) from None
 
 
 def append_requests(run: RunDir, records: Sequence[Request]) -> None:
@@ -150,12 +156,12 @@ def _read_requests(run: RunDir, info: RunInfo, broken: dict[str, int]) -> Table:
     """Read the master's records; where it has gaps, complete them from the workers' files that lie here."""
     table = read_table(run.requests, Request, broken)
     files = sorted((run.path / "workers").glob("*.jsonl"))
-    if not files or _is_complete(table, info):
-        return table
-    parts = [part for part in (table, *(read_table(file, Request, broken) for file in files)) if len(part)]
-    if not parts:
-        return table
-    return pd.concat(parts, ignore_index=True).drop_duplicates(["worker", "seq"], ignore_index=True)
+    if files and not _is_complete(table, info):
+        parts = (table, *(read_table(file, Request, broken) for file in files))
+        table = pd.concat([p for p in parts if len(p)] or [table], ignore_index=True)
+    if table.duplicated(["worker", "seq"]).any():  # files joined by hand hold a record more than once
+        table = table.drop_duplicates(["worker", "seq"], ignore_index=True)
+    return table
 
 
 def _is_complete(table: Table, info: RunInfo) -> bool:

@@ -145,6 +145,12 @@ def test_gaps_in_the_master_s_copy_are_filled_from_the_workers_files(tmp_path: P
     assert list(table["req_id"]).count("w1-2") == 1
 
 
+def test_files_joined_by_hand_count_no_request_twice(tmp_path: Path) -> None:
+    run = run_with(tmp_path, [request(0), request(1), request(0), request(0, "w2")])
+    table = read_run(run.path).requests
+    assert list(table["req_id"]) == ["w1-0", "w1-1", "w2-0"]
+
+
 def test_a_run_cut_off_before_the_master_wrote_anything_is_read_from_the_workers(tmp_path: Path) -> None:
     run = run_with(tmp_path, [])
     run.worker("host/1").parent.mkdir()
@@ -184,6 +190,13 @@ def test_a_run_json_that_cannot_be_read_is_named(content: bytes, what: str, tmp_
         read_run(run.path)
     assert what in str(caught.value)
     assert str(run.info) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(UserError, match=r"report\.html: cannot be written: Is a directory"):
+        write_atomically(tmp_path / "report.html", b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

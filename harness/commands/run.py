@@ -18,13 +18,13 @@ import msgspec
 from harness import bundled, rundir
 from harness.commands.keys import read_key
 from harness.commands.processes import end, free_port, harness_command
-from harness.errors import InvalidRunError
+from harness.errors import INTERRUPTED, InvalidRunError
 from harness.plan import EXPERIMENTS, Plan, make_plan
 from harness.profile import Profile
 from harness.profile_reader import load_profile
 from harness.results import Report
 
-FLUSH_WITHIN_S = 20.0  # for Locust to write its records and the report after an interrupt
+FLUSH_WITHIN_S = 60.0  # for Locust to write its records and the report after an interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def run_profile(options: Options) -> int:
     code = _locust(options, profile, plan, run_dir)
     if not run_dir.report_json.exists():  # Locust was ended from outside: what it left can still be analysed
         command = harness_command("report", str(run_dir.path))
-        code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+        analysed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+        code = code if code == INTERRUPTED else analysed
     _print(options, run_dir)
     return code
 
@@ -120,7 +121,7 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
         str(bundled.locustfile(options.experiment)),
         "--headless",
     ]
-    command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path)]
+    command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path), "--with-parent"]
     if options.host:
         command += ["--host", options.host]
     if options.processes:  # on a port of its own, so that workers of another run cannot join this one
@@ -132,6 +133,7 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
         try:
             watch(locust, run_dir, plan, quiet=options.as_json)
         except KeyboardInterrupt:
+            click.echo("knee: interrupted, writing what was measured (again: give it up)", err=True)
             end(locust, FLUSH_WITHIN_S, signal.SIGINT)
-            raise
+            return INTERRUPTED
     return locust.returncode

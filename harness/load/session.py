@@ -8,6 +8,7 @@ whatever a listener raises.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
 from harness import bundled
-from harness.errors import HarnessError, UserError
+from harness.errors import INTERRUPTED, HarnessError, UserError
 from harness.load.calibration import KeyOf
 from harness.load.crew import Crew
 from harness.load.signals import Interrupts
@@ -28,7 +29,7 @@ from harness.load.worker import Worker
 from harness.profile import Profile
 from harness.profile_reader import load_profile
 
-INTERRUPTED = 130
+LOOK_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -138,6 +139,8 @@ def register(experiment: str, environ: Mapping[str, str]) -> None:
         return environ[name]
 
     def on_init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
+        if environment.parsed_options.with_parent:
+            gevent.spawn(_end_with_parent, os.getppid())
         master, worker = isinstance(runner, MasterRunner), isinstance(runner, WorkerRunner)
         if not worker:
             _lead(environment, runner, web_ui, experiment, key_of, local=not master)
@@ -179,6 +182,14 @@ def _follow(environment: Any, runner: Any, key_of: Any, *, local: bool) -> Worke
     return worker
 
 
+def _end_with_parent(parent: int) -> None:
+    """End in order when the starting process is no more: nobody is left to end the load."""
+    while os.getppid() == parent:
+        gevent.sleep(LOOK_S)
+    log.error("the process that started this one has ended")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _add_arguments(parser: Any) -> None:
     # Strings only: Locust sends parsed options to the workers, and a Path would break every message.
     for name, default, what in (
@@ -186,3 +197,5 @@ def _add_arguments(parser: Any) -> None:
         ("--out", "runs", "The parent of run directories"),
     ):
         parser.add_argument(name, default=default, metavar="DIR", help=what, include_in_web_ui=False)
+    what = "End when the starting process has ended"
+    parser.add_argument("--with-parent", action="store_true", help=what, include_in_web_ui=False)

@@ -115,3 +115,11 @@ def test_a_dry_run_prints_the_plan_and_sends_nothing(knee, tmp_path, free_port) 
     assert shown.returncode == 0, shown.stderr
     assert "Nothing was sent" in shown.stdout
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_cannot_be_read_is_named_without_a_traceback(knee, tmp_path) -> None:
+    run = tmp_path / "run"
+    (run / "run.json").mkdir(parents=True)
+    (run / "profile.yaml").touch()
+    one_clear_line(knee("report", str(run)), "run.json", "Is a directory")
+    one_clear_line(knee("report", "x" * 5000), "File name too long")
