@@ -29,7 +29,7 @@ from harness.load.ladder import Ladder, WorkerStatus
 from harness.load.messages import Order, Setup, Status, unpack
 from harness.load.recorder import MasterRecorder
 from harness.load.sidecar import Sampler, fullest, make_report
-from harness.load.worker import SPOOL
+from harness.load.spool import spool
 from harness.plan import Plan, make_plan
 from harness.profile import Profile
 from harness.profile_reader import to_yaml
@@ -65,13 +65,13 @@ class Conductor:
         self.crew = crew
         self.done = Event()
         self.exit_code: int | None = None
+        workers = crew.muster()
         self._ratios, asked = calibrated(profile, wish.key_of)
         # Encoding takes long and must not stop the heartbeats: in a thread of its own.
         self._corpus = gevent.get_hub().threadpool.apply(
-            build, (profile, self.plan, SPOOL / "corpus"), {"chars_per_token": self._ratios}
+            build, (profile, self.plan, spool()), {"chars_per_token": self._ratios}
         )
         self._notes = run_json.payload_problems(profile, self._ratios, self._corpus.notes)
-        workers = crew.muster()
         self.dir, self._own_dir = _open_run_dir(wish), wish.run_dir is None
         rundir.append_requests(self.dir, [replace(r, run=self.dir.path.name) for r in asked])
         judges = judge.judges_of(profile)
@@ -99,6 +99,7 @@ class Conductor:
         except BaseException:
             self.sampler.end()
             self._recorder.close()
+            self._corpus.path.unlink(missing_ok=True)
             if self._own_dir:
                 shutil.rmtree(self.dir.path, ignore_errors=True)
             raise
@@ -244,6 +245,7 @@ class Conductor:
                 self.exit_code = INVALID
             finally:
                 self.sampler.end()
+                self._corpus.path.unlink(missing_ok=True)
                 self.done.set()
                 self._wanted.set()
 
@@ -258,9 +260,6 @@ class Conductor:
         self.sampler.end()
         recorder.close()
         crew.on_batch = lambda message: None
-        workers = self.dir.worker("x").parent
-        if workers.is_dir() and not any(workers.iterdir()):
-            workers.rmdir()
         self._info = replace(
             self._info, ended_ns=time.time_ns(), sampler_clock=run_json.sampler_clock(self.dir)
         )

@@ -130,6 +130,7 @@ class WorkerRecorder:
         if complete and self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
+                self.path.parent.rmdir()  # by the last one
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent.event import Event
 
+from harness.errors import UserError
 from harness.load import messages
 from harness.load.calibration import KeyOf
 from harness.load.client import Client, target_of
@@ -23,6 +23,7 @@ from harness.load.messages import Hello, Order, Setup, Status, pack, unpack
 from harness.load.recorder import WorkerRecorder
 from harness.load.saturation import Saturation
 from harness.load.sender import Sender
+from harness.load.spool import spool
 from harness.plan import Entry, Phase
 from harness.profile import Profile
 from harness.records import BEFORE_LOAD, Request
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25
 SAMPLE_S = 1.0
-SPOOL = Path(tempfile.gettempdir()) / "locust-knee"
 log = logging.getLogger(__name__)
 
 
@@ -172,7 +172,7 @@ class Worker:
         self.in_flight.clear()
         path = None if self._local else Path(setup.file)
         if path is not None and not path.parent.parent.is_dir():  # the master is on another host
-            path = SPOOL / setup.run / path.name
+            path = spool() / setup.run / path.name
         self._recorder = WorkerRecorder(self.id, path, lambda message: self._tell(messages.BATCH, message))
         gc.collect()
         gc.freeze()  # a full collection of what Locust and the tables are made of holds the loop for 70 ms
@@ -186,12 +186,14 @@ class Worker:
     def _open_corpus(self, setup: Setup) -> Corpus:
         from harness.payloads.corpus import build, open_corpus
 
-        if Path(setup.corpus).exists():
+        with contextlib.suppress(
+            UserError
+        ):  # on another host, or after the end of a run with the same bodies
             return open_corpus(Path(setup.corpus))
         # Encoding must not stop the heartbeats: in a thread of its own.
         built: Corpus = gevent.get_hub().threadpool.apply(
             build,
-            (setup.profile, setup.plan, SPOOL / "corpus"),
+            (setup.profile, setup.plan, spool()),
             {"chars_per_token": setup.chars_per_token},
         )
         return built
@@ -284,6 +286,7 @@ class Worker:
         if self._recorder is not None:
             self._recorder.close(complete=complete)
             self._recorder = None
+            self.corpus.path.unlink(missing_ok=True)
 
     def _tell(self, name: str, data: Any) -> None:
         self._runner.send_message(name, data)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.errors import UserError
 from harness.payloads.assemble import Progress, identity, write_payloads
 from harness.payloads.layout import MAGIC, Picture, Slot, Span, Template, TextHole, Variant
 from harness.payloads.nonces import scramble, text_nonce, turn
@@ -60,8 +61,13 @@ def build(
     def write(out: Writer) -> None:
         out.finish(tuple(write_payloads(profile, plan, out, chars_per_token, progress)))
 
-    write_once(path, write)
-    return open_corpus(path)
+    while True:
+        write_once(path, write)
+        try:
+            return open_corpus(path)
+        except UserError:
+            if path.exists():
+                raise  # not just removed, at the end of another's run
 
 
 def open_corpus(path: str | Path) -> Corpus:

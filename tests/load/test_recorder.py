@@ -218,6 +218,7 @@ def test_a_workers_file_goes_only_when_the_master_has_everything(
     add(worker, 1)
     worker.close(complete=complete)
     assert run.worker("w").exists() is not complete
+    assert run.worker("w").parent.exists() is not complete
 
 
 def test_a_full_disk_at_the_master_is_said_and_nothing_acknowledged(ends: Ends, run: RunDir) -> None:
