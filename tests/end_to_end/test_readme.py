@@ -54,7 +54,7 @@ class Reader:
             "SIDECAR_TOKEN": "a-token",
             "LOCUST_WEB_PORT": str(web),
             "LOCUST_MASTER_BIND_PORT": str(master),
-            "LOCUST_MASTER_PORT": str(master),
+            "LOCUST_MASTER_NODE_PORT": str(master),
         }
         self.web = f"http://127.0.0.1:{web}/"
         for name in ("profiles", "locustfiles"):
@@ -90,11 +90,12 @@ class Reader:
         return sorted((self.folder / "runs").glob("*-my-service-steps*"))
 
 
-def wait_for(url: str) -> None:
+def wait_for(url: str, token: str = "") -> None:
     deadline = time.monotonic() + 30
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5) as page:
+            with urllib.request.urlopen(request, timeout=5) as page:
                 assert page.status == 200
                 return
         except (urllib.error.URLError, ConnectionError):
@@ -130,10 +131,10 @@ def test_every_command_of_the_readme_works(tmp_path, start_engine, free_port) ->
             (tmp_path / "my-service.yaml").write_text(SMALL.replace("http://127.0.0.1:8000", reader.engine))
         elif command.startswith("knee sample"):
             sidecar = reader.start(command)
-            wait_for(f"http://127.0.0.1:{reader.sidecar_port}/health")
+            wait_for(f"http://127.0.0.1:{reader.sidecar_port}/health", "a-token")
             reader.end(sidecar, command)
             write_smi_log(tmp_path / "smi.csv", reader.runs()[0])
-        elif "--experiment review" in command:  # run for real, with fewer rounds, by test_experiments
+        elif "--experiment" in command and "repeat" not in command:  # all run for real in test_experiments
             reader.run(f"{command} --dry-run")
         elif "--master " in command:
             waiting_master = reader.start(command)
