@@ -61,8 +61,8 @@ def shape_from_config(config: Mapping[str, Any], *, precision: str | None = None
     text = next((config[k] for k in ("text_config", "llm_config", "language_config") if k in config), config)
 
     def number(*names: str) -> int:
-        value = next((text[name] for name in names if isinstance(text.get(name), int)), None)
-        if value is None:
+        value = next((text[name] for name in names if isinstance(text.get(name), int)), 0)
+        if value < 1:
             raise UserError(
                 "not in the model's configuration", key=names[0], remedy="give a model's config.json"
             )
@@ -82,9 +82,9 @@ def shape_from_config(config: Mapping[str, Any], *, precision: str | None = None
         size = number("kv_lora_rank") + number("qk_rope_head_dim")
         return KvShape(layers=layers, heads=1, head_size=size, precision=stored, per_head=1)
     queries = number("num_attention_heads", "n_head")
-    heads = text.get("num_key_value_heads")
-    size = text.get("head_dim") or number("hidden_size", "n_embd") // queries
-    return KvShape(layers=layers, heads=int(heads or queries), head_size=int(size), precision=stored)
+    heads = number("num_key_value_heads") if text.get("num_key_value_heads") else queries
+    size = number("head_dim") if text.get("head_dim") else number("hidden_size", "n_embd") // queries
+    return KvShape(layers=layers, heads=heads, head_size=size, precision=stored)
 
 
 def peak_tokens(rows: Rows) -> int | None:

@@ -101,7 +101,8 @@ def _of_step(
 ) -> list[_Draft]:
     """Return the changes of all figures of a step, over all kinds and for each."""
     users = before[0].phase.users or 1
-    drafts = [_failures(step, before, after)]
+    counts = [(sum(w.failures for w in part), sum(len(w.good) for w in part)) for part in (before, after)]
+    drafts = [_failures(step, *counts)] if all(map(any, counts)) else []
     kinds = [kind for kind in _kinds(before) if kind in _kinds(after)]
     counted = before[0].phase.experiment not in ("steps", "isolation")
     for kind in [*([ALL_KINDS] if not counted else []), *(kinds if len(kinds) > 1 or counted else [])]:
@@ -194,11 +195,10 @@ def _of_all_steps(drafts: Sequence[_Draft], threshold: float) -> list[_Draft]:
     return found
 
 
-def _failures(step: str, before: Sequence[Window], after: Sequence[Window]) -> _Draft:
-    """Return the change of the share of failed requests: worse where its low bound is a point above."""
-    counts = [(sum(w.failures for w in part), sum(len(w.good) for w in part)) for part in (before, after)]
-    shares = [failed / max(failed + good, 1) for failed, good in counts]
-    low, high = wilson(counts[1][0], sum(counts[1]))
+def _failures(step: str, before: tuple[int, int], after: tuple[int, int]) -> _Draft:
+    """Return the change of the failed share, of (failed, good): worse if its low bound is a point above."""
+    shares = [failed / (failed + good) for failed, good in (before, after)]
+    low, high = wilson(after[0], sum(after))
     worse, better = low > shares[0] + FAILURES_MORE, high < shares[0] - FAILURES_MORE
     change = Change(
         step=step, kind=ALL_KINDS, figure="failures", before=shares[0], after=shares[1], word="same"

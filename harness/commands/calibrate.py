@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from harness.commands.ranges import FiniteRange
 from harness.commands.tables import plain_table
 from harness.errors import InvalidRunError
 
@@ -37,7 +38,7 @@ LIMITED_BY = {
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.5, 600),
+    type=FiniteRange(0.5, 600),
     default=6.0,
     show_default=True,
     metavar="S",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from harness.commands.ranges import FiniteRange
 from harness.errors import UserError
 
 
@@ -18,7 +19,7 @@ from harness.errors import UserError
 @click.option(
     "--model-config", type=click.Path(path_type=Path), help="The model's config.json: plan the KV cache."
 )
-@click.option("--kv-gib", type=click.FloatRange(min=0, min_open=True), help="Memory of the KV cache, in GiB.")
+@click.option("--kv-gib", type=FiniteRange(min=0, min_open=True), help="Memory of the KV cache, in GiB.")
 @click.option(
     "--kv-precision", metavar="NAME", help="Of the KV cache where it differs from the model's, as fp8."
 )

@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.commands.keys import read_key
+from harness.commands.ranges import FiniteRange
 from harness.commands.tables import plain_table
 from harness.errors import ThresholdError, UserError
+from harness.load.answer import error_text
+from harness.load.target import address
 from harness.probe.ask import Service, ask
 from harness.probe.cases import probe_all
 from harness.probe.judge import FAILED, Finding
@@ -24,7 +27,7 @@ from harness.probe.limits_file import load_limits
 @click.option("--host", required=True, metavar="URL", help="The service, as in http://127.0.0.1:8000/v1.")
 @click.option("--model", default="default", show_default=True)
 @click.option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
-@click.option("--timeout-s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True)
+@click.option("--timeout-s", type=FiniteRange(0.1, 3600), default=60.0, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def probe(
     limits: Path, host: str, model: str, api_key_env: str | None, timeout_s: float, as_json: bool
@@ -35,13 +38,14 @@ def probe(
     knee probe runs/.../limits.yaml --host http://127.0.0.1:8000/v1 --model qwen2.5-vl-7b
     """
     wanted = load_limits(limits)
-    base = host.rstrip("/")
+    base = address(host, "--host").geturl().rstrip("/")
     base = base if base.endswith("/v1") else f"{base}/v1"
     key = read_key(api_key_env, "--api-key-env")
     service = Service(base, model, timeout_s, {"authorization": f"Bearer {key}"} if key else {})
     first = ask(service, "Say yes.", 1)
     if not first.good:
-        reason = first.failure or f"{first.status} {first.error.get('message', '')}".strip()
+        said = first.error.get("message") or ("without an answer in it" if first.status == 200 else "")
+        reason = first.failure or error_text(f"{first.status} {said}")
         raise UserError(
             f"does not answer: {reason}", key=base, remedy="check --host, --model and --api-key-env"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.commands.ranges import FiniteRange
 from harness.errors import INTERRUPTED, UserError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--engine", metavar="URL", help="The engine's address; its metrics are found below it.")
 @click.option("--gpus", metavar="ID,...", help="UUIDs or NVML indexes of the GPUs that serve; default: all.")
-@click.option("--interval-s", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True)
+@click.option("--interval-s", type=FiniteRange(0.05, 3600), default=1.0, show_default=True)
 @click.option("--listen", default="127.0.0.1:9877", show_default=True, metavar="HOST:PORT")
 @click.option(
     "--token-env",

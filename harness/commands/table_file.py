@@ -7,13 +7,13 @@ three columns that are asked for; what is not is the user's mistake, named with 
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
 
+MOST = 1e15
 ROLES = ("load", "throughput", "latency")
 
 
@@ -106,11 +106,15 @@ def _value(cells: Sequence[str], column: int, name: str, line: int, file: Path |
         )
     number = _number(cells[column])
     if number is None:
+        cell = cells[column].strip()
+        remedy = "write a decimal point" if "," in cell else None
         raise UserError(
-            f"{cells[column].strip()!r} is not a number", file=file, line=line, key=f"column {name}"
+            f"{cell!r} is not a number", file=file, line=line, key=f"column {name}", remedy=remedy
         )
-    if not math.isfinite(number) or number <= 0:
-        raise UserError(f"{number:g} must be above 0", file=file, line=line, key=f"column {name}")
+    if not 0 < number <= MOST:
+        raise UserError(
+            f"{number:g} must lie above 0 and at most {MOST:g}", file=file, line=line, key=f"column {name}"
+        )
     return number
 
 

@@ -33,7 +33,7 @@ class Target:
 def target_of(profile: Profile, api_key: str | None = None) -> Target:
     """Return the target of a profile; raises UserError for an address or a header that cannot be used."""
     settings = profile.target
-    base = _address(settings.base_url)
+    base = address(settings.base_url)
     scheme: Literal["http", "https"] = "https" if base.scheme == "https" else "http"
     host = base.hostname or ""
     port = base.port or (443 if scheme == "https" else 80)
@@ -62,7 +62,8 @@ def target_of(profile: Profile, api_key: str | None = None) -> Target:
     )
 
 
-def _address(url: str) -> SplitResult:
+def address(url: str, key: str = "target.base_url") -> SplitResult:
+    """Return the parts of a service's URL; raises UserError naming `key` where it cannot be used."""
     try:
         parts = urlsplit(url)
         name = (parts.hostname or "").encode("idna")  # a ValueError where a part is empty or too long
@@ -71,9 +72,7 @@ def _address(url: str) -> SplitResult:
         usable = False
     if not usable or any(char.isspace() for char in url):
         shown = url.rpartition("@")[2]  # a password may stand before it
-        raise UserError(
-            f"cannot use the address {shown!r}", key="target.base_url", remedy="write http://HOST:PORT/v1"
-        )
+        raise UserError(f"cannot use the address {shown!r}", key=key, remedy="write http://HOST:PORT/v1")
     return parts
 
 

@@ -115,4 +115,7 @@ def read_value(text: str, unit: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or (match[2] and match[2] not in UNITS):
         return np.nan, text.strip().strip("[]() ") or "empty"
-    return float(match[1]) * UNITS[match[2] or unit], ""
+    value, unit = float(match[1]), match[2] or unit
+    if (value < 0 and unit != "C") or (value > 100 and unit == "%"):
+        return np.nan, "out of range"
+    return value * UNITS[unit], ""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness.load.answer import error_text
+
 MAX_ANSWER_BYTES = 8 << 20
 
 
@@ -36,7 +38,7 @@ class Reply:
     @property
     def good(self) -> bool:
         """Whether the request was served."""
-        return self.status == 200 and "error" not in self.body
+        return self.status == 200 and "choices" in self.body and "error" not in self.body
 
     @property
     def hung(self) -> bool:
@@ -93,7 +95,7 @@ def ask(service: Service, content: Any, max_tokens: int, **extra: Any) -> Reply:
     except TimeoutError:
         return Reply(None, time.monotonic() - start, failure="timeout")
     except (OSError, http.client.HTTPException) as error:
-        return Reply(None, time.monotonic() - start, failure=f"{type(error).__name__}: {error}")
+        return Reply(None, time.monotonic() - start, failure=error_text(f"{type(error).__name__}: {error}"))
     finally:
         connection.close()
 

@@ -46,6 +46,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeouts: WaitLimits = WaitLimits()
 
 
+SENDABLE = {"max_images_per_request": 1_000, "max_input_tokens": 10_000_000}
+
+
 def load_limits(path: Path) -> Limits:
     """Read a limits file; raises UserError naming file, line and key."""
     try:
@@ -57,6 +60,8 @@ def load_limits(path: Path) -> Limits:
     limits, fail = parse_struct(text, Limits, file=path)
     for section in ("input_limits", "concurrency", "timeouts"):
         for key, value in msgspec.structs.asdict(getattr(limits, section)).items():
-            if isinstance(value, int | float) and value <= 0 and key != "queue_max":
+            if isinstance(value, int | float) and not value > 0 and key != "queue_max":
                 raise fail((section, key), "must be above 0")
+            if key in SENDABLE and value is not None and value > SENDABLE[key]:
+                raise fail((section, key), f"a probe sends at most {SENDABLE[key]}", "leave it out")
     return limits

@@ -52,6 +52,8 @@ def test_bytes_per_token_are_those_of_known_models(config, precision, per_token)
         ({"num_attention_heads": 8}, None, "num_hidden_layers"),
         (QWEN_VL_7B, "fp3", "fp3"),
         ({}, None, "config.json"),
+        ({"num_hidden_layers": 2, "num_attention_heads": 0, "hidden_size": 64}, None, "num_attention_heads"),
+        (QWEN_VL_7B | {"head_dim": "x"}, None, "head_dim"),
     ],
 )
 def test_a_config_that_lacks_a_number_names_it(config, precision, words) -> None:

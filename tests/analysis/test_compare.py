@@ -113,6 +113,13 @@ def test_runs_that_share_nothing_compare_nothing(baseline) -> None:
     assert found.text.startswith("Nothing to compare")
 
 
+def test_runs_without_a_request_compare_nothing() -> None:
+    empty = runs.run([phase(0, 1, 0)], [])
+    found = compare(empty, failing(0.0))
+    assert (found.changes, found.regressed) == ([], False)
+    assert compare(empty, empty).text.startswith("Nothing to compare")
+
+
 def test_discoveries_are_those_of_benjamini_and_hochberg() -> None:
     p = [0.01, 0.04, 0.03, 0.005, 0.5]
     assert discoveries(p) == pytest.approx([0.025, 0.05, 0.05, 0.025, 0.5])

@@ -38,6 +38,7 @@ def test_an_unknown_command_and_option_are_the_users_mistake(knee) -> None:
     one_clear_line(knee("demoo"), "demoo")
     one_clear_line(knee("run", "--nonsense"), "--nonsense")
     one_clear_line(knee("report", "no/such/run"), "no/such/run")
+    one_clear_line(knee("sample", "--interval-s", "nan"), "--interval-s", "nan is no finite number")
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ def test_foreign_lines_and_headers_in_the_middle():
         ("", "empty"),
         ("ERR!", "ERR!"),
         ("12 furlongs", "12 furlongs"),
+        ("-5 %", "out of range"),
+        ("101 %", "out of range"),
     ],
 )
 def test_what_is_no_number_is_missing_with_its_reason(cell, reason):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
+from harness.probe.ask import Reply
 from harness.probe.limits_file import load_limits
 
 LIMITS = """
@@ -93,12 +94,27 @@ def test_a_service_that_is_not_there_is_the_users_mistake(free_port, tmp_path) -
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("url", ["nonsense", "http://[::1", "file:///etc/hosts"])
+def test_what_is_no_address_is_named(tmp_path, url) -> None:
+    code, _, said = probe(url, LIMITS, tmp_path)
+    assert code == 2
+    assert said.startswith("knee: --host: cannot use the address")
+
+
+def test_a_page_is_no_answer() -> None:
+    assert not Reply(200, 0.1).good
+    assert Reply(200, 0.1, {"choices": []}).good
+    assert not Reply(200, 0.1, {"choices": [], "error": {}}).good
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("input_limits: {max_image_sid: 3}", "max_image_side"),  # the nearest valid name
         ("input_limits: {max_image_side: x}", "max_image_side"),
         ("timeouts: {total_ms: -1}", "above 0"),
+        ("timeouts: {total_ms: .nan}", "above 0"),
+        ("input_limits: {max_input_tokens: 999999999999}", "a probe sends at most 10000000"),
         ("[1, 2]", "limits.yaml"),
     ],
 )
