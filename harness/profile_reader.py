@@ -162,7 +162,10 @@ def _resolve(profile: Profile, folder: Path, host: str | None) -> Profile:
     replay = traffic.replay and replace(traffic.replay, file=str((folder / traffic.replay.file).resolve()))
     target = profile.target
     if host:
-        url, own = urlsplit(host if "//" in host else f"http://{host}"), urlsplit(target.base_url)
+        try:
+            url, own = urlsplit(host if "//" in host else f"http://{host}"), urlsplit(target.base_url)
+        except ValueError as error:
+            raise UserError(f"not a URL: {error}", key="--host or target.base_url") from None
         target = replace(
             target,
             base_url=urlunsplit((url.scheme, url.netloc, url.path.rstrip("/") or own.path, "", "")),

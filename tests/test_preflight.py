@@ -85,6 +85,13 @@ def test_a_refusal_names_address_status_and_remedy_in_one_line(status: int, trie
     assert str(caught.value).isprintable()
 
 
+def test_a_key_that_the_target_repeats_is_hidden() -> None:
+    with answering((401, b'{"error": {"message": "no such key: sk-12345678"}}')) as (url, _):
+        wanted = profile(url)
+        with pytest.raises(UserError, match=r"no such key: \(hidden\)"):
+            preflight(wanted, make_plan(wanted), "sk-12345678")
+
+
 def test_a_page_that_is_no_answer_points_to_the_address() -> None:
     with (
         answering((200, b"<html></html>")) as (url, _),

@@ -258,6 +258,11 @@ def test_what_is_written_has_no_secrets() -> None:
     assert yaml.safe_load(written)["target"]["headers"] == {"x-token": "(hidden)"}
 
 
+def test_a_host_that_is_no_url_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--host or target\.base_url: not a URL: Invalid IPv6"):
+        parsed(host="http://[::1")
+
+
 def test_a_missing_and_an_unreadable_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such profile"):
         load_profile(tmp_path / "gone.yaml")

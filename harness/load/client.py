@@ -108,6 +108,8 @@ class Client:
     def _answer(self, exchange: Exchange, *, reused: bool) -> Answer:
         answer = exchange.describe()
         answer.reused = reused
+        if answer.error is not None:
+            answer.error = self._target.redacted(answer.error)
         if answer.client_lag_ms is None and self._loop_lag is not None:
             answer.client_lag_ms = self._loop_lag(answer.start_ns)
         return answer

@@ -28,6 +28,13 @@ class Target:
     stream: bool
     endpoint: Literal["chat", "completions"]
     timeouts: Timeouts
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # what no record may hold
+
+    def redacted(self, text: str) -> str:
+        """Return what a service said without the key and the header values, should it repeat them."""
+        for secret in self.secrets:
+            text = text.replace(secret, "(hidden)")
+        return text
 
 
 def target_of(profile: Profile, api_key: str | None = None) -> Target:
@@ -59,6 +66,7 @@ def target_of(profile: Profile, api_key: str | None = None) -> Target:
         stream=settings.stream,
         endpoint=settings.endpoint,
         timeouts=settings.timeouts,
+        secrets=tuple(value for value in (api_key, *settings.headers.values()) if value and len(value) >= 8),
     )
 
 
