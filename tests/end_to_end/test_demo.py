@@ -19,18 +19,24 @@ def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "harness", "demo", "--processes", "2", "--out", str(out), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 3), done.stderr
     said = json.loads(done.stdout)
     return Path(said["run_dir"]), said
 
 
 def test_the_knee_stands_where_the_engine_is_full(demo) -> None:
+    """A machine busy with other work may withhold the verdict, and then says why; it never moves it."""
     _, said = demo
-    knee = said["knee"]
-    assert (knee["status"], knee["cap"], knee["knee_step"], knee["steady"]) == ("knee", 6, 8, 4)
-    assert knee["confidence"] >= 0.8
-    assert said["valid"]
-    assert said["bottleneck"]["resource"] == "slots"
+    knee, codes = said["knee"], {problem["code"] for problem in said["problems"]}
+    if knee["status"] == "knee":
+        assert (knee["cap"], knee["knee_step"], knee["steady"]) == (6, 8, 4)
+        assert knee["confidence"] >= 0.8
+        assert said["valid"]
+        assert said["bottleneck"]["resource"] == "slots"
+    else:
+        assert knee["status"] in ("inconclusive", "client_limited", "load_not_applied")
+        assert knee["status"] == "inconclusive" or knee["status"] in codes
+        assert (knee["cap"], knee["knee_step"], knee["steady"]) == (None, None, None)
 
 
 def test_every_output_is_written(demo) -> None:
