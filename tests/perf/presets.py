@@ -2,7 +2,7 @@
 
     python tests/perf/presets.py [NAME ...]
 
-About a minute each. The same in virtual time, ten seeds each, is in tests/analysis/test_bottleneck.py.
+Two to five minutes each. The same in virtual time, ten seeds each, is in tests/analysis/test_bottleneck.py.
 """
 
 import json
@@ -41,7 +41,7 @@ def run(name: str, folder: Path) -> dict:
             load=Load(
                 users=(1, 2, 4, 6, 8, 12),
                 drift_check=False,
-                hold=Hold(seconds=8, min_requests=60, max_seconds=40, settle_s=1),
+                hold=Hold(seconds=15, min_requests=150, max_seconds=60, settle_s=1),
             ),
         )
         file = folder / f"{name}.yaml"
