@@ -52,9 +52,15 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Lazy,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="locust-knee", prog_name="knee")
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> None:
     """Find the knee of an inference service that takes text and images.
 
     \b
@@ -62,6 +68,9 @@ def group() -> None:
     knee run profiles/steps.yaml            your own service
     knee report runs/20260101T120000Z-...   analyse again
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 def _interrupt(number: int, frame: object) -> None:

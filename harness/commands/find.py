@@ -14,6 +14,10 @@ from harness.commands.tables import plain_table
 from harness.results import Knee
 
 INVALID = 3
+LEGEND = (
+    "A: latency outruns throughput. B: memory (not in a table). C: throughput no longer follows.\n"
+    "e_x, e_lat: growth of throughput and latency as a share of the load's, on a log scale; 1 is in step."
+)
 
 
 @click.command()
@@ -60,6 +64,7 @@ def _print(knee: Knee, unit: str) -> None:
     console.print(", ".join(words))
     if knee.votes:
         console.print(_votes(knee))
+        click.echo(LEGEND)
         console.print(_checks(knee))
     for note in knee.notes:
         console.print(f"- {note}", markup=False)

@@ -18,7 +18,7 @@ def gpu_log(file: Path, zone: str, as_json: bool) -> None:
     """Read the nvidia-smi log FILE and print its GPUs, times, gaps, and what was skipped or missing.
 
     \b
-    nvidia-smi --query-gpu=timestamp,uuid,utilization.gpu,memory.used,memory.total \
+    nvidia-smi --query-gpu=timestamp,uuid,utilization.gpu,memory.used,memory.total \\
       --format=csv -l 1 > smi.csv
     knee gpu-log smi.csv --tz Europe/Berlin
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import signal
 import socket
@@ -23,6 +24,11 @@ def harness_command(*args: str) -> list[str]:
     return [sys.executable, "-m", "harness", *args]
 
 
+def own_modules() -> dict[str, str]:
+    """Return the environment in which a process takes no module from the folder that it is started in."""
+    return os.environ | {"PYTHONSAFEPATH": "1"}
+
+
 def free_port() -> int:
     """Return a port of this machine on which nothing listens at the moment."""
     with socket.socket() as probe:
@@ -34,7 +40,9 @@ def free_port() -> int:
 def running(command: list[str], log: Path) -> Iterator[str]:
     """Run a command while the block lasts; yields its first line of output, which says that it is ready."""
     with log.open("ab") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, env=own_modules()
+        )
     try:
         yield _first_line(process, command, log)
     finally:

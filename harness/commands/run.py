@@ -17,7 +17,7 @@ import msgspec
 
 from harness import bundled, rundir
 from harness.commands.keys import read_key
-from harness.commands.processes import end, free_port, harness_command
+from harness.commands.processes import end, free_port, harness_command, own_modules
 from harness.errors import INTERRUPTED, InvalidRunError
 from harness.plan import EXPERIMENTS, Plan, make_plan
 from harness.profile import Profile
@@ -25,6 +25,9 @@ from harness.profile_reader import load_profile
 from harness.results import Report
 
 FLUSH_WITHIN_S = 60.0  # for Locust to write its records and the report after an interrupt
+# Locust puts its working directory first in sys.path: a package `harness` there would be taken for this one,
+# were it not imported before.
+_LOCUST = "import harness; from locust.main import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ def run_profile(options: Options) -> int:
     code = _locust(options, profile, plan, run_dir)
     if not run_dir.report_json.exists():  # Locust was ended from outside: what it left can still be analysed
         command = harness_command("report", str(run_dir.path))
-        analysed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+        analysed = subprocess.run(
+            command, check=False, stdout=subprocess.DEVNULL, env=own_modules()
+        ).returncode
         code = code if code == INTERRUPTED else analysed
     _print(options, run_dir)
     return code
@@ -113,14 +118,7 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
     """Run Locust headless until it ends and return its exit code; an interrupt ends it in order."""
     from harness.commands.progress import watch
 
-    command = [
-        sys.executable,
-        "-m",
-        "locust",
-        "-f",
-        str(bundled.locustfile(options.experiment)),
-        "--headless",
-    ]
+    command = [sys.executable, "-c", _LOCUST, "-f", str(bundled.locustfile(options.experiment)), "--headless"]
     command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path), "--with-parent"]
     if options.host:
         command += ["--host", options.host]
@@ -129,7 +127,9 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
         command += ["--processes", str(options.processes)]
         command += ["--master-bind-port", port, "--master-port", port]
     with run_dir.locust_log.open("wb") as log:
-        locust = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        locust = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=own_modules()
+        )
         try:
             watch(locust, run_dir, plan, quiet=options.as_json)
         except KeyboardInterrupt:

@@ -34,6 +34,12 @@ def test_every_command_has_help_with_an_example(knee, command) -> None:
     assert re.search(rf"^\s+knee {re.escape(command)}\b", shown.stdout, re.M), "no example in the help"
 
 
+def test_no_command_shows_the_help(knee) -> None:
+    shown = knee()
+    assert shown.returncode == 2
+    assert shown.stderr == knee("--help").stdout
+
+
 def test_an_unknown_command_and_option_are_the_users_mistake(knee) -> None:
     one_clear_line(knee("demoo"), "demoo")
     one_clear_line(knee("run", "--nonsense"), "--nonsense")

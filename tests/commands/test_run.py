@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,3 +76,15 @@ def test_the_load_ends_with_the_command_that_began_it(loading: tuple[subprocess.
     before = lines(run / "requests.jsonl")
     time.sleep(1)
     assert lines(run / "requests.jsonl") == before
+
+
+def test_a_package_of_the_same_name_in_the_working_directory(
+    tmp_path: Path, start_engine: Callable[..., str]
+) -> None:
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").touch()
+    profile = PROFILE.format(url=start_engine()).replace("60", "1")
+    (tmp_path / "p.yaml").write_text(profile)
+    knee = Path(sys.executable).with_name("knee")
+    subprocess.run([knee, "run", "p.yaml"], cwd=tmp_path, check=False, capture_output=True, timeout=120)
+    assert next(tmp_path.glob("runs/*/report.html"))

@@ -103,7 +103,7 @@ EN: dict[str, str] = {
     "latency.none": "No time to first token: no request was streamed to its first token.",
     "latency.unstreamed": "The service did not stream: time to first token includes decoding.",
     "time.title": "The run over time",
-    "time.figure": "GPU, engine and requests over time; measured windows are shaded.",
+    "time.figure": "GPU, engine and requests over time.",
     "time.caption": "Shaded: measured windows, with their load on top. Hover shows a request and the GPU "
     "samples that its prefill covers.",
     "time.gpus": "One line a GPU.",
@@ -172,9 +172,9 @@ EN: dict[str, str] = {
     "missing.slo": "no SLO in the profile",
     "missing.figure": "not measured",
     "missing.vote": "no figures for this vote",
-    "client.caption": "Goodput: requests within the SLO. Load applied: requests in flight as a share of "
-    "the users "
-    "(Little's law). Client lag: how long arrived bytes waited in the load generator.",
+    "client.caption": "Tokens: of prompts and answers. Goodput: requests within the SLO. Load applied: "
+    "requests in flight as a share of the users (Little's law). Client lag: how long arrived bytes waited "
+    "in the load generator.",
     "resources.caption": "GPU figures of {gpu}.",
     "resources.simulated": "GPU figures are simulated ({gpu}).",
     "kinds.title": "By payload kind",

@@ -101,7 +101,7 @@ ZH: dict[str, str] = {
     "latency.none": "没有首字延迟：没有请求流式返回首个 token。",
     "latency.unstreamed": "服务未使用流式返回：首字延迟包含解码。",
     "time.title": "运行过程",
-    "time.figure": "GPU、引擎与请求随时间的变化；测量窗口以阴影标出。",
+    "time.figure": "GPU、引擎与请求随时间的变化。",
     "time.caption": "阴影：测量窗口，负载标在上方。鼠标悬停可见请求及其预填充期间的 GPU 采样。",
     "time.gpus": "每个 GPU 一条线。",
     "time.thinned": "共 {all} 个请求，均匀选取 {drawn} 个绘制。",
@@ -168,8 +168,8 @@ ZH: dict[str, str] = {
     "missing.slo": "配置中没有 SLO",
     "missing.figure": "未测量",
     "missing.vote": "没有此票所需的数据",
-    "client.caption": "达标请求：满足 SLO 的请求。实际负载：在途请求占用户数的比例（利特尔法则）。"
-    "客户端滞后：已到达的数据在压测端等待的时间。",
+    "client.caption": "Token：输入与输出之和。达标请求：满足 SLO 的请求。"
+    "实际负载：在途请求占用户数的比例（利特尔法则）。客户端滞后：已到达的数据在压测端等待的时间。",
     "resources.caption": "GPU 数据取自 {gpu}。",
     "resources.simulated": "GPU 数据为模拟（{gpu}）。",
     "kinds.title": "按请求类别",
