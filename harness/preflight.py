@@ -8,16 +8,15 @@ tried a few times, since a service that fails now and then is one to measure, no
 from __future__ import annotations
 
 import tempfile
-import uuid
 from pathlib import Path
 
 from harness.errors import UserError
 from harness.load.client import Client, Target, target_of
-from harness.load.recording import record_of
+from harness.load.recording import ask_before_load
 from harness.payloads.corpus import Body, build
 from harness.plan import Plan
 from harness.profile import Profile
-from harness.records import BEFORE_LOAD, Request
+from harness.records import Request
 
 ATTEMPTS = 5
 WORKER = "preflight"
@@ -63,25 +62,11 @@ def _ask(profile: Profile, target: Target, body: Body) -> list[Request]:
     client = Client(target)
     try:
         for seq in range(ATTEMPTS):
-            req_id = uuid.uuid4().hex
-            answer = client.send(body.segments, req_id, length=body.length)
-            records.append(
-                record_of(
-                    answer,
-                    body,
-                    run="",
-                    worker=WORKER,
-                    user=0,
-                    seq=seq,
-                    phase=BEFORE_LOAD,
-                    label=WORKER,
-                    first=seq == 0,
-                    req_id=req_id,
-                )
-            )
-            if answer.outcome == "ok":
+            last = ask_before_load(client, body, WORKER, seq, first=seq == 0)
+            records.append(last)
+            if last.outcome == "ok":
                 return records
-            if answer.status in _STATUS or answer.outcome in _UNREACHABLE:
+            if last.status in _STATUS or last.outcome in _UNREACHABLE:
                 break
     finally:
         client.close()

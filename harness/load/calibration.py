@@ -7,7 +7,6 @@ other models. Where the target counts none, the estimate stands and is called on
 from __future__ import annotations
 
 import tempfile
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +14,11 @@ import msgspec
 
 from harness.errors import UserError
 from harness.load.client import Client, target_of
-from harness.load.recording import record_of
+from harness.load.recording import ask_before_load
 from harness.payloads.corpus import build
 from harness.plan import make_plan
 from harness.profile import Hold, Language, Load, PayloadSpec, Profile, TextSpec, Traffic
-from harness.records import BEFORE_LOAD, Request
+from harness.records import Request
 
 KeyOf = Callable[[Profile], str | None]
 WORKER = "calibration"
@@ -56,22 +55,10 @@ def calibrated(profile: Profile, key_of: KeyOf) -> tuple[dict[str, float], list[
         plan = make_plan(alone)
         corpus = build(alone, plan, Path(scratch))
         for seq, (lang, entry) in enumerate(zip(asked, plan.phases[0].schedule, strict=True)):
-            body, req_id = corpus.body(entry, seq), uuid.uuid4().hex
-            answer = client.send(body.segments, req_id, length=body.length)
-            records.append(
-                record_of(
-                    answer,
-                    body,
-                    run="",
-                    worker=WORKER,
-                    user=0,
-                    seq=seq,
-                    phase=BEFORE_LOAD,
-                    label=WORKER,
-                    req_id=req_id,
-                )
-            )
-            if answer.outcome == "ok" and answer.in_tokens:
-                ratios[lang] = body.text_chars / answer.in_tokens
+            body = corpus.body(entry, seq)
+            record = ask_before_load(client, body, WORKER, seq)
+            records.append(record)
+            if record.outcome == "ok" and record.in_tokens:
+                ratios[lang] = body.text_chars / record.in_tokens
     client.close()
     return ratios, records

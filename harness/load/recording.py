@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from harness.load.answer import Answer
-from harness.records import Request
+from harness.load.client import Client
+from harness.records import BEFORE_LOAD, Request
 
 if TYPE_CHECKING:
     from harness.payloads.corpus import Body
@@ -75,5 +77,23 @@ def record_of(
         first=first,
         retry_after_s=answer.retry_after_s,
         backoff_ms=backoff_ms,
+        req_id=req_id,
+    )
+
+
+def ask_before_load(client: Client, body: Body, asker: str, seq: int, *, first: bool = False) -> Request:
+    """Send a request that belongs to no phase and return its record; the record names no run yet."""
+    req_id = uuid.uuid4().hex
+    answer = client.send(body.segments, req_id, length=body.length)
+    return record_of(
+        answer,
+        body,
+        run="",
+        worker=asker,
+        user=0,
+        seq=seq,
+        phase=BEFORE_LOAD,
+        label=asker,
+        first=first,
         req_id=req_id,
     )
