@@ -25,9 +25,6 @@ from harness.profile_reader import load_profile
 from harness.results import Report
 
 FLUSH_WITHIN_S = 60.0  # for Locust to write its records and the report after an interrupt
-# Locust puts its working directory first in sys.path: a package `harness` there would be taken for this one,
-# were it not imported before.
-_LOCUST = "import harness; from locust.main import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
     """Run Locust headless until it ends and return its exit code; an interrupt ends it in order."""
     from harness.commands.progress import watch
 
-    command = [sys.executable, "-c", _LOCUST, "-f", str(bundled.locustfile(options.experiment)), "--headless"]
+    command = [sys.executable, "-m", "locust", "-f", str(bundled.locustfile(options.experiment)), "--headless"]
     command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path), "--with-parent"]
     if options.host:
         command += ["--host", options.host]

@@ -22,6 +22,7 @@ READY_WITHIN_S = 10.0
 END_WITHIN_S = 5.0
 REPORT_WITHIN_S = 600.0
 TAIL_BYTES = 16 << 10
+HARNESS = (sys.executable, "-P", "-m", "harness")  # -P: no module of the working folder in its place
 Sample = TypeVar("Sample", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Sampler:
         observe = profile.observe
         if observe.gpu == observe.engine == "none":
             return
-        command = [sys.executable, "-m", "harness", "sample", "--with-parent", "--source", observe.gpu]
+        command = [*HARNESS, "sample", "--with-parent", "--source", observe.gpu]
         command += ["--interval-s", f"{observe.interval_s:g}", "--listen", "127.0.0.1:0"]
         command += ["--out", str(run.gpu), "--engine-out", str(run.engine), "--clock-out", str(run.clock)]
         if profile.engine_url is not None:
@@ -96,7 +97,7 @@ def fullest(gpus: dict[str, GpuSample], engine: EngineSample | None) -> float | 
 
 def make_report(run: RunDir) -> int:
     """Write the report in a process of its own, print what it prints, and return its exit code."""
-    command = [sys.executable, "-m", "harness", "report", str(run.path)]
+    command = [*HARNESS, "report", str(run.path)]
     try:
         done = subprocess.run(
             command,

@@ -117,3 +117,12 @@ def test_the_tail_of_a_long_file_is_read_quickly(tmp_path: Path) -> None:
 def test_the_fullest_memory(gpus: list[GpuSample], kv: float | None, expected: float | None) -> None:
     engine = EngineSample(wall_ns=1, mono_ns=1, kv_usage=kv)
     assert fullest({str(g.gpu) + str(i): g for i, g in enumerate(gpus)}, engine) == expected
+
+
+def test_a_module_of_the_working_folder_is_not_taken_for_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "harness.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert sidecar.make_report(RunDir(Path("nothing-here"))) == 2
+    assert "nothing-here" in capsys.readouterr().out
