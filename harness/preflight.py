@@ -10,15 +10,23 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from harness.errors import UserError
+from harness.load.answer import error_text
 from harness.load.client import Client, Target, target_of
 from harness.load.recording import ask_before_load
+from harness.load.target import PATHS
+from harness.observe.fetch import FetchError, Getter
 from harness.payloads.corpus import Body, build
 from harness.plan import Plan
 from harness.profile import Profile
 from harness.records import Request
 
 ATTEMPTS = 5
+NOT_FOUND = 404
+MODELS_WITHIN_S = 5.0
+MOST_NAMES = 8
 WORKER = "preflight"
 _UNREACHABLE = ("connect_error", "timeout_connect", "timeout_ttft")
 _STATUS = {
@@ -70,7 +78,37 @@ def _ask(profile: Profile, target: Target, body: Body) -> list[Request]:
                 break
     finally:
         client.close()
-    raise _refusal(profile, records[-1])
+    unserved = _unserved_model(profile, target) if records[-1].status == NOT_FOUND else None
+    raise unserved or _refusal(profile, records[-1])
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _unserved_model(profile: Profile, target: Target) -> UserError | None:
+    """Return the names of the models that the target lists instead; None where its list does not say so."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in target.headers}
+    headers["accept"] = "application/json"
+    path, mark, query = target.path.partition("?")
+    path = path.removesuffix(PATHS[target.endpoint]) + "/models" + mark + query
+    getter = Getter(profile.target.base_url, timeout_s=MODELS_WITHIN_S, headers=headers)
+    try:
+        names = [model.id for model in msgspec.json.decode(getter.get(path), type=_Models).data]
+    except (FetchError, msgspec.DecodeError):
+        return None
+    finally:
+        getter.close()
+    if not names or profile.target.model in names:
+        return None
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    listed = ", ".join([*(target.redacted(error_text(name)) for name in names[:MOST_NAMES]), *more])
+    what = f"`{profile.target.model}` is not served; the server has: {listed}"
+    return UserError(what, key="target.model")
 
 
 def _refusal(profile: Profile, last: Request) -> UserError:

@@ -21,8 +21,11 @@ GOOD = f"data: {json.dumps(EVENT)}\n\ndata: [DONE]\n\n".encode()
 
 
 @contextmanager
-def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Serve the answers in turn, the last one again and again; yields the URL and the paths asked for."""
+def answering(*answers: tuple[int, bytes], models: bytes | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Serve the answers in turn, the last one again and again, and a list of models to those with a key.
+
+    Yields the URL and the paths asked for by POST.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,6 +37,14 @@ def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[str]]]:
             status, body = answers[min(len(asked), len(answers)) - 1]
             self.send_response(status)
             self.send_header("location", "http://127.0.0.1/elsewhere")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            listed = self.path == "/v1/models" and self.headers["authorization"] == "Bearer sk-12345678"
+            body = (models if listed else None) or b"not here"
+            self.send_response(200 if body == models else 404)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -83,6 +94,35 @@ def test_a_refusal_names_address_status_and_remedy_in_one_line(status: int, trie
     assert caught.value.remedy is not None
     assert remedy in caught.value.remedy
     assert str(caught.value).isprintable()
+
+
+def models(*names: str) -> bytes:
+    return json.dumps(
+        {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        (models("qwen", "sk-12345678/x\x1b[2J"), "the server has: qwen, (hidden)/x\ufffd[2J"),
+        (models(*"abcdefghij"), "the server has: a, b, c, d, e, f, g, h, 2 more"),
+    ],
+)
+def test_a_model_that_is_not_served_is_told_with_those_that_are(served: bytes, said: str) -> None:
+    with answering((404, b'{"error": {"message": "no such model"}}'), models=served) as (url, _):
+        wanted = profile(url + "/v1")
+        with pytest.raises(UserError) as caught:
+            preflight(wanted, make_plan(wanted), "sk-12345678")
+    assert str(caught.value) == f"target.model: `default` is not served; {said}"
+
+
+@pytest.mark.parametrize("served", [None, b"<html>", b"{}", models(), models("default"), b'{"data": [1]}'])
+def test_a_list_that_does_not_lack_the_model_says_nothing_of_it(served: bytes | None) -> None:
+    with answering((404, b'{"error": {"message": "no such path"}}'), models=served) as (url, _):
+        wanted = profile(url + "/v1")
+        with pytest.raises(UserError, match=r"no such path \(check target\.base_url"):
+            preflight(wanted, make_plan(wanted), "sk-12345678")
 
 
 def test_a_key_that_the_target_repeats_is_hidden() -> None:

@@ -115,7 +115,8 @@ def _locust(options: Options, profile: Profile, plan: Plan, run_dir: rundir.RunD
     """Run Locust headless until it ends and return its exit code; an interrupt ends it in order."""
     from harness.commands.progress import watch
 
-    command = [sys.executable, "-m", "locust", "-f", str(bundled.locustfile(options.experiment)), "--headless"]
+    command = [sys.executable, "-m", "locust", "--headless"]
+    command += ["-f", str(bundled.locustfile(options.experiment))]
     command += ["--profile", str(options.profile), "--run-dir", str(run_dir.path), "--with-parent"]
     if options.host:
         command += ["--host", options.host]
