@@ -35,6 +35,7 @@ LEAST, LEAST_TAIL = 8, 40  # good requests for a mean, for a p95
 FAILURES_MORE = 0.01  # of all requests
 ALL_KINDS, ALL_STEPS = "all", "all steps"
 FIGURES = (("ttft", "mean"), ("ttft", "p95"), ("total", "mean"), ("total", "p95"))
+POWER = 0.8  # how often a slowdown of `seen_from` would have shown
 
 Steps = dict[str, list[Window]]
 Word = Literal["regression", "improvement", "same", "unclear", "beyond_cap"]
@@ -52,6 +53,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None  # 95 % interval of the ratio
     high: float | None = None
     p: float | None = None  # of "not beyond the threshold", adjusted for the number of figures
+    seen_from: float | None = None  # share by which it had to rise alone to be a regression, 4 times in 5
     word: Word
 
 
@@ -207,7 +209,11 @@ def _failures(step: str, before: tuple[int, int], after: tuple[int, int]) -> _Dr
 
 
 def _judged(drafts: Sequence[_Draft], threshold: float) -> list[Change]:
-    """Return the changes with their p-values adjusted for all of them, and what each comes to."""
+    """Return the changes with their p-values adjusted for all of them, and what each comes to.
+
+    A figure that rises alone is found where its own p-value is below ALPHA over the number of figures.
+    """
+    reach = special.ndtri(1 - ALPHA / max(len(drafts), 1)) + special.ndtri(POWER)
     worse, better = discoveries([d.p_worse for d in drafts]), discoveries([d.p_better for d in drafts])
     changes = []
     for draft, p_worse, p_better in zip(drafts, worse, better, strict=True):
@@ -219,8 +225,26 @@ def _judged(drafts: Sequence[_Draft], threshold: float) -> list[Change]:
             word = "improvement"
         elif change.high is None or change.high <= 1 + threshold:
             word = "same"
-        changes.append(msgspec.structs.replace(change, p=p_worse, word=word))
+        seen_from = (1 + threshold) * math.exp(reach * draft.error) - 1 if draft.error else None
+        changes.append(msgspec.structs.replace(change, p=p_worse, word=word, seen_from=seen_from))
     return changes
+
+
+def telling(changes: Sequence[Change]) -> list[Change]:
+    """Return what became worse, then what became better, each in the order of the steps.
+
+    A single kind is left out where it says what its step says of all kinds: the same word, and no other ratio
+    as far as can be told.
+    """
+    whole = {(c.step, c.figure): c for c in changes if c.kind == ALL_KINDS}
+
+    def says_more(change: Change) -> bool:
+        of_all = whole.get((change.step, change.figure), change)
+        if of_all is change or of_all.word != change.word or of_all.ratio is None:
+            return True
+        return not (change.low or 0.0) <= of_all.ratio <= (change.high or math.inf)
+
+    return [c for word in ("regression", "improvement") for c in changes if c.word == word and says_more(c)]
 
 
 def discoveries(p_values: Sequence[float]) -> list[float]:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from harness.commands.tables import plain_table
+
+if TYPE_CHECKING:  # the analysis libraries are loaded by a comparison, not by --help
+    from harness.analysis.compare import Comparison
+    from harness.report.comparison import Group
+
+GRADE_STYLES = {"traffic": "bold red", "measurement": "yellow", "service": "none"}
+WORD_STYLES = {"regression": "red", "improvement": "green"}
+GAP = 2  # columns of a table stand so far apart
 
 
 def _share(context: click.Context, param: click.Parameter, value: str) -> float:
@@ -27,7 +43,7 @@ def _share(context: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option("--markdown", type=click.Path(path_type=Path), help="Write the comparison as Markdown.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit file for a pipeline.")
-@click.option("--all", "everything", is_flag=True, help="Show figures that stayed the same, too.")
+@click.option("--all", "everything", is_flag=True, help="Show figures that did not change, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def compare(
     run_a: Path,
@@ -39,6 +55,8 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare RUN_B with RUN_A, the baseline; exit 1 where it is slower beyond doubt.
+
+    Says first what sets the runs apart: figures of different traffic are not comparable.
 
     \b
     knee compare runs/monday runs/tuesday --max-regression 5% --junit compare.xml
@@ -57,29 +75,51 @@ def compare(
         click.echo(msgspec.json.encode(result).decode())
     else:
         _print(result, everything=everything)
-    click.get_current_context().exit(1 if result.regressed else 0 if result.changes else 3)
+    judged = any(change.word != "beyond_cap" for change in result.changes)
+    click.get_current_context().exit(1 if result.regressed else 0 if judged else 3)
 
 
-def _print(result: Any, *, everything: bool) -> None:
-    from rich.console import Console
-
-    from harness.commands.tables import plain_table
-    from harness.report.comparison import SHOWN, WORDS, change_cells, notes
+def _print(result: Comparison, *, everything: bool) -> None:
+    """Print the outcome, both verdicts, what sets the runs apart, and the figures that changed."""
+    from harness.report import comparison as words
 
     console = Console(highlight=False)
-    shown = [change for change in result.changes if everything or change.word in SHOWN]
-    if shown:
-        columns = ("step", "kind", "figure", "A", "B", "B/A", "95 %", "")
-        table = plain_table(*columns, numbers=("A", "B", "B/A"))
-        styles = {WORDS["regression"]: "red", WORDS["improvement"]: "green"}
-        for change in shown:
-            cells = change_cells(change)
-            table.add_row(*cells, style=styles.get(cells[-1]))
-        console.print(table)
-    console.print(result.text, style="bold", markup=False)
-    for line in notes(result):
-        console.print(f"  {line}", markup=False)
-    for stage in result.stages:
-        console.print(
-            f"  {stage.stage}: {stage.before_ms:.1f} ms in A, {stage.after_ms:.1f} ms in B", markup=False
-        )
+    console.print(f"{result.text}\n", style="bold", markup=False)
+    console.print(f"A, the baseline: {result.run_a}\nB: {result.run_b}", markup=False)
+    if rows := words.conclusion_rows(result):
+        console.print(_filled(plain_table("", "A", "B"), rows))
+    for grade, head, keys in words.difference_rows(result):
+        console.print(f"\n{head}", style=GRADE_STYLES[grade])
+        console.print(_indented(_filled(plain_table("key", "A -> B"), keys)))
+    if lines := words.notes(result):
+        console.print("\nBesides:", style="yellow")
+        console.print(_indented("\n".join(map(escape, lines))))
+    _print_figures(console, words.groups(result, everything=everything))
+    if not everything and (line := words.folded(result)):
+        console.print(f"\n{line}", markup=False)
+
+
+def _print_figures(console: Console, groups: Sequence[Group]) -> None:
+    """Print a table for each group, their columns in line where they fit; nothing is cut, long names wrap."""
+    from harness.report.comparison import COLUMNS, change_cells
+
+    rows = [[change_cells(change) for change in group.changes] for group in groups]
+    cells = zip(COLUMNS, *(row for part in rows for row in part), strict=True)
+    widths = [max(map(cell_len, column)) for column in cells]
+    fits = sum(widths) + GAP * (len(widths) - 1) <= console.width
+    for group, part in zip(groups, rows, strict=True):
+        table = plain_table(*COLUMNS, numbers=COLUMNS[3:])
+        for column, width in zip(table.columns, widths, strict=True):
+            column.min_width = width if fits else None
+        console.print(f"\n{group.head} (times in ms)", style="bold")
+        console.print(_filled(table, part), style=WORD_STYLES.get(group.word))
+
+
+def _filled(table: Table, rows: Sequence[Sequence[str]]) -> Table:
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _indented(inner: Table | str) -> Padding:
+    return Padding(inner, (0, 0, 0, 2), expand=False)

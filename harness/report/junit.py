@@ -10,7 +10,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from harness.analysis.compare import Comparison
-from harness.report.comparison import WORDS, values
+from harness.report.comparison import WORDS, difference_rows, values
 from harness.report.numbers import plain
 from harness.report.verdict import sentence
 from harness.results import Report, Step
@@ -45,7 +45,10 @@ def junit(report: Report) -> bytes:
 
 
 def comparison_junit(comparison: Comparison) -> bytes:
-    """Return the comparison as one JUnit suite, a case per figure; what cannot be told is skipped."""
+    """Return the comparison as one JUnit suite, a case per figure; what cannot be told is skipped.
+
+    Traffic that differs is a skipped case of its own: shown, without failing.
+    """
     suite = ElementTree.Element("testsuite", name=f"knee compare {comparison.run_b} with {comparison.run_a}")
     for change in comparison.changes:
         case = _case(suite, f"compare.{change.step}", f"{change.figure} of {change.kind}")
@@ -58,6 +61,9 @@ def comparison_junit(comparison: Comparison) -> bytes:
     cap = _case(suite, "compare", "cap")
     if comparison.cap_fell:
         _result(cap, "failure", comparison.text)
+    traffic = _case(suite, "compare", "traffic")
+    for _, head, rows in difference_rows(comparison, "traffic"):
+        _result(traffic, "skipped", f"{head} {'; '.join(map(': '.join, rows))}")
     return _finished(suite)
 
 

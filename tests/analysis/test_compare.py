@@ -1,10 +1,12 @@
+import math
+import re
 from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis.changes import discoveries
+from harness.analysis.changes import ALL_KINDS, POWER, _draft, _judged, discoveries, telling
 from harness.analysis.compare import compare
 from harness.engine.config import Batch, Caches, Prefill
 from harness.engine.presets import PRESETS
@@ -37,6 +39,8 @@ def slower(factor):
 def test_the_same_service_again_is_no_regression(baseline, seed) -> None:
     found = compare(baseline, demo(seed))
     assert not found.regressed, found.text
+    assert found.text.startswith(("No figure differs beyond its noise: ", "No regression: ")), found.text
+    assert (found.differs, found.cautions, found.same_run) == ([], [], False)
     assert (found.cap_a, found.cap_b, found.bottleneck_moved) == (6, 6, False)
 
 
@@ -65,6 +69,63 @@ def test_a_cap_that_fell_is_a_regression_by_itself(baseline) -> None:
     found = compare(baseline, demo(2, batch=Batch(max_num_seqs=4)), max_regression=10.0)
     assert (found.regressed, found.cap_fell, found.cap_a, found.cap_b) == (True, True, 6, 4)
     assert found.text == "Regression: the cap fell from 6 to 4."
+    back = compare(demo(2, batch=Batch(max_num_seqs=4)), baseline)
+    assert (back.regressed, back.cap_move) == (False, "rose")
+    assert back.text.endswith(" The cap rose from 4 to 6.")
+
+
+def test_a_ladder_that_ends_lower_is_no_cap_that_fell(baseline) -> None:
+    short = runs.read(simulate(DEMO.config, ladder(DEMO.traffic, max_tokens=24, users=(1, 2, 4)), seed=3))
+    found = compare(baseline, short)
+    assert (found.regressed, found.cap_move, found.cap_a, found.cap_b) == (False, "unclear", 6, 4)
+    assert [d.key for d in found.differs] == ["load.users"]
+
+
+def test_a_run_compared_with_itself_says_so_and_what_would_have_shown(baseline) -> None:
+    found = compare(baseline, baseline)
+    assert found.same_run
+    assert telling(found.changes) == []
+    assert re.search(
+        r"^No figure differs beyond its noise: \d+ compared.* A slowdown would have shown from about "
+        r"\d+ % over all steps, \d+ % in a single figure \(the median\)\.$",
+        found.text,
+    ), found.text
+
+
+def test_traffic_that_differs_is_said_in_the_outcome(baseline) -> None:
+    longer = runs.read(simulate(DEMO.config, ladder(DEMO.traffic, max_tokens=48), seed=2))
+    found = compare(baseline, longer)
+    assert [(d.key, d.before, d.after, d.grade) for d in found.differs] == [
+        ("generation.max_tokens", 24, 48, "traffic")
+    ]
+    assert found.regressed  # the figures stand as they are
+    assert found.text.endswith(" The traffic differs: figures are not comparable.")
+    case = ElementTree.fromstring(comparison_junit(found)).find(".//testcase[@name='traffic']/skipped")
+    assert "generation.max_tokens: 24 -> 48" in case.get("message")
+
+
+def of_ratios(log_ratios):
+    return _judged([_draft("s", "k", "f", (1, 1), float(ratio), 0.03, 0.05) for ratio in log_ratios], 0.05)
+
+
+def test_a_slowdown_of_the_size_named_is_seen_four_times_in_five() -> None:
+    alone = of_ratios(np.zeros(50))[0].seen_from
+    assert 0.05 < alone < of_ratios(np.zeros(100))[0].seen_from  # the more figures, the less is seen in one
+    truth, draws = np.zeros(50), np.random.default_rng(1)
+    truth[0] = math.log1p(alone)
+    words = [of_ratios(truth + draws.normal(scale=0.03, size=50))[0].word for _ in range(400)]
+    assert words.count("regression") / 400 == pytest.approx(POWER, abs=0.07)
+
+
+def test_a_kind_is_told_where_it_says_more_than_its_step(baseline) -> None:
+    found = compare(baseline, demo(2, batch=Batch(max_num_seqs=4)))
+    told = telling(found.changes)
+    worse = [c for c in found.changes if c.word == "regression"]
+    assert 0 < len(told) < len(worse)
+    left_out = [c for c in worse if c not in told]
+    whole = {(c.step, c.figure): c for c in worse if c.kind == ALL_KINDS}
+    assert all(c.low <= whole[c.step, c.figure].ratio <= c.high for c in left_out)
+    assert all(change in told for change in whole.values())
 
 
 def test_steps_above_the_baseline_s_cap_are_not_judged(baseline) -> None:
@@ -132,9 +193,12 @@ def test_a_pipeline_reads_the_comparison_as_junit_and_markdown(baseline) -> None
     found = compare(baseline, demo(2, **slower(1.125)))
     suite = ElementTree.fromstring(comparison_junit(found)).find("testsuite")
     assert int(suite.get("failures")) == sum(c.word == "regression" for c in found.changes)
-    assert int(suite.get("tests")) == len(found.changes) + 1
+    assert int(suite.get("tests")) == len(found.changes) + 2
     text = comparison_markdown(found)
     assert text.startswith("# Regression: ")
-    shown = [c for c in found.changes if c.word in ("regression", "improvement", "unclear")]
-    assert text.count("\n| ") - 2 == len(shown)  # the head takes two lines
-    assert "Cap: 6 in A, 6 in B." in text
+    assert "| cap | 6 | 6 |" in text
+    rows = [line for line in text.splitlines() if re.match(r"\| (all steps|\d+ users?) \|", line)]
+    assert len(rows) == len(telling(found.changes)) > 10
+    everything = comparison_markdown(found, everything=True)
+    rows = [line for line in everything.splitlines() if re.match(r"\| (all steps|\d+ users?) \|", line)]
+    assert len(rows) == len(found.changes)
