@@ -54,8 +54,10 @@ def _pairs(a: Report, b: Report) -> Iterator[tuple[str, Any, Any]]:
 
 
 def cap_move(a: Report, b: Report) -> Move | None:
-    """Return how the cap moved beyond doubt; None where either run has no verdict, or their loads no unit."""
+    """Return how the cap moved beyond doubt; None where neither run has one, or users stand beside rates."""
     if a.knee is None or b.knee is None or _is_open(a) != _is_open(b):
+        return None
+    if a.knee.cap is None and b.knee.cap is None:
         return None
     if _lies_below(b, a):
         return "fell"

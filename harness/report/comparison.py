@@ -186,11 +186,13 @@ def shown(value: Any) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what a reader should know beside the figures: weak runs, steps without a partner."""
+    """Return what a reader should know beside the figures: an unclear cap, weak runs, steps without a partner."""
     say = messages("en")
     lines = []
     if comparison.same_run:
         lines.append("A and B are the same run.")
+    if comparison.cap_move == "unclear":
+        lines.append("Whether the cap moved cannot be told from these two ladders.")
     for caution in comparison.cautions:
         words = caution.text or f"{say(f'problem.{caution.code}')} at {', '.join(caution.steps)}."
         lines.append(f"{caution.run}: {words}")

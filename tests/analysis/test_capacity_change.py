@@ -44,6 +44,10 @@ def test_a_cap_moves_only_where_both_ladders_show_it(b, move) -> None:
     assert cap_move(SIX, b) == move
 
 
+def test_runs_without_a_cap_have_none_that_moved() -> None:
+    assert cap_move(report((4,), "insufficient"), report((4,), "insufficient")) is None
+
+
 def test_a_cap_that_may_have_been_lower_before_did_not_fall() -> None:
     assert cap_move(report(LADDER, cap=6, span=(4, 6)), report(LADDER, cap=4)) == "unclear"
 

@@ -78,7 +78,8 @@ def test_weak_runs_and_steps_without_a_partner_are_noted() -> None:
         Caution(run="A", code="client_limited", steps=["6 users", "8 users"]),
         Caution(run="B", code="stopped_early", text="The run was cut off at its end."),
     ]
-    assert notes(comparison(cautions=cautions, only_b=["12 users"], same_run=False)) == [
+    assert notes(comparison(cautions=cautions, only_b=["12 users"], cap_move="unclear")) == [
+        "Whether the cap moved cannot be told from these two ladders.",
         "A: Limited by the load generator at 6 users, 8 users.",
         "B: The run was cut off at its end.",
         "Only in B: 12 users.",
