@@ -222,6 +222,22 @@ class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
     peer_mono_ns: int  # the peer's at t1
 
 
+class PhaseFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a phase showed while the run was on; a report's figures come from the records instead."""
+
+    n: int  # good requests started in its window
+    failures: int
+    rps: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    ttft_p95_ms: float | None = None
+
+    def __str__(self) -> str:
+        figures = (("{:.3g} requests/s", self.rps), ("p95 {:.0f} ms", self.p95_ms))
+        known = [text.format(figure) for text, figure in figures if figure is not None]
+        return ", ".join([f"{self.n} good requests", f"{self.failures} failed", *known])
+
+
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When a phase happened, by the master's wall clock; None: the run ended before it."""
 
@@ -234,6 +250,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     t0_ns: int | None = None
     t1_ns: int | None = None
     end_ns: int | None = None
+    figures: PhaseFigures | None = None  # once it has ended
 
     @property
     def load(self) -> float | None:

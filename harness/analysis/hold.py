@@ -15,8 +15,8 @@ import numpy as np
 
 from harness.analysis.replicates import STEP_NOISE, Measured, measure
 from harness.analysis.samples import Group, StepSample
-from harness.analysis.votes import FLAT, Memory, cast
-from harness.results import Knee
+from harness.analysis.votes import FLAT, Ballots, Memory, as_votes, cast, memory_votes
+from harness.results import Knee, Vote
 
 UNDECIDED = (0.1, 0.9)
 REPLICATES = 120
@@ -28,9 +28,7 @@ FINEST = 1.15  # ratio between two refined steps
 
 def vote_probabilities(prev: StepSample, cur: StepSample, *, seed: int = 0) -> tuple[float, float]:
     """Return the probabilities of the votes A and C at `cur` against `prev`, the step below it."""
-    pair = [(_recent(prev),), (_recent(cur),)]
-    measured = measure(pair, np.random.default_rng(seed), replicates=REPLICATES)
-    ballots = cast(measured, [Memory(None, "")] * 2, [s.over_the_limit for s in (prev, cur)])
+    ballots = _ballots((prev, cur), [Memory(None, "")] * 2, seed)
     return float(ballots.a[1:, 0].mean()), float(ballots.c[1:, 0].mean())
 
 
@@ -38,6 +36,19 @@ def is_decided(prev: StepSample, cur: StepSample, *, seed: int = 0) -> bool:
     """Return whether each vote at `cur` has a probability below 0.1 or above 0.9."""
     low, high = UNDECIDED
     return all(not low <= p <= high for p in vote_probabilities(prev, cur, seed=seed))
+
+
+def vote_between(prev: StepSample, cur: StepSample, *, seed: int = 0) -> Vote:
+    """Return the votes at `cur` against `prev` as they stand; of memory only what the requests tell."""
+    ballots = _ballots((prev, cur), memory_votes([(prev,), (cur,)]), seed)
+    (vote,) = as_votes(ballots, "tokens" if np.ptp([*prev.work, *cur.work]) > 0 else "requests")
+    return vote
+
+
+def _ballots(pair: tuple[StepSample, StepSample], memory: Sequence[Memory], seed: int) -> Ballots:
+    looked_at = [(_recent(sample),) for sample in pair]
+    measured = measure(looked_at, np.random.default_rng(seed), replicates=REPLICATES)
+    return cast(measured, memory, [sample.over_the_limit for sample in pair])
 
 
 def more_requests(measured: Measured, groups: Sequence[Group], pair: int) -> int | None:

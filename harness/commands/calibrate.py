@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.commands.ranges import FiniteRange
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 from harness.errors import InvalidRunError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def calibrate(processes: int, seconds: float, as_json: bool) -> None:
     from harness.load.ceiling import ceiling, generators
 
     counts = sorted({1, processes})
-    console = Console(stderr=True)
-    with generators(processes) as crew, console.status("measuring") as status:
+    waiting = Console(stderr=True)
+    with generators(processes) as crew, waiting.status("measuring") as status:
         found = []
         for count in counts:
             status.update(f"measuring {_processes(count)}")
@@ -70,7 +70,7 @@ def calibrate(processes: int, seconds: float, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"machine": machine, "ceilings": [asdict(one) for one in found]}))
     else:
-        out = Console()
+        out = console()
         out.print(_table(found))
         for one in found:
             out.print(f"{_processes(one.processes)}: {LIMITED_BY[one.limited_by]}")

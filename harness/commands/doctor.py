@@ -13,11 +13,11 @@ from typing import Literal
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 
 from harness import bundled
 from harness.commands.keys import read_key
+from harness.commands.tables import console
 from harness.errors import HarnessError, ThresholdError, UserError
 from harness.plan import make_plan
 from harness.profile import Profile
@@ -61,12 +61,12 @@ def doctor(profile: str | None, host: str | None, as_json: bool) -> None:
 
 
 def _print(checks: list[Check]) -> None:
-    console = Console(highlight=False)
+    out = console()
     marks = {"good": "[green]✓[/green]", "warning": "[yellow]![/yellow]", "bad": "[red]✗[/red]"}
     for check in checks:
-        console.print(f"{marks[check.level]} {check.name:<10} {escape(check.text)}", soft_wrap=True)
+        out.print(f"{marks[check.level]} {check.name:<10} {escape(check.text)}")
         if check.remedy:
-            console.print(f"  {'':<10} → {escape(check.remedy)}", soft_wrap=True)
+            out.print(f"  {'':<10} → {escape(check.remedy)}")
 
 
 def _clock() -> Check:

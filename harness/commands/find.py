@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from harness.commands.table_file import read_table
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 from harness.results import Knee
 
 INVALID = 3
@@ -50,8 +49,8 @@ def find(
 def _print(knee: Knee, unit: str) -> None:
     from harness.analysis.wording import verdict_sentence
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{verdict_sentence(knee, unit)}[/bold]")
+    out = console()
+    out.print(f"[bold]{verdict_sentence(knee, unit)}[/bold]")
     figures = {
         "cap": knee.cap,
         "steady": knee.steady,
@@ -61,13 +60,13 @@ def _print(knee: Knee, unit: str) -> None:
     words = [f"{name} {value:g}" for name, value in figures.items() if value is not None]
     if knee.confidence is not None:
         words.append(f"confidence {100 * knee.confidence:.0f} %")
-    console.print(", ".join(words))
+    out.print(", ".join(words))
     if knee.votes:
-        console.print(_votes(knee))
+        out.print(_votes(knee))
         click.echo(LEGEND)
-        console.print(_checks(knee))
+        out.print(_checks(knee))
     for note in knee.notes:
-        console.print(f"- {note}", markup=False)
+        out.print(f"- {note}", markup=False)
 
 
 def _votes(knee: Knee) -> Table:

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from harness import rundir
 from harness.analysis.limits import limits_yaml
 from harness.analysis.wording import verdict_sentence
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 from harness.report.junit import junit as render_junit
 from harness.report.render import render
 from harness.results import Report, Step
@@ -52,26 +51,24 @@ def summary(run_dir: Path, report: Report) -> dict[str, Any]:
 
 def print_verdict(run_dir: Path, report: Report) -> None:
     """Print the verdict, the table of steps, what weakens it, and where the report lies."""
-    console = Console(highlight=False)
+    out = console()
     steps = [step for step in report.steps if step.users is not None or step.offered_rps is not None]
     if steps and report.knee is not None:
-        console.print(_table(steps))
+        out.print(_table(steps))
     if report.knee is not None:
         unit = "users" if any(step.users is not None for step in steps) else "req/s"
-        console.print(f"[bold]{verdict_sentence(report.knee, unit)}[/bold]")
+        out.print(f"[bold]{verdict_sentence(report.knee, unit)}[/bold]")
         for key in ("status", "cap", "knee_step", "steady"):
             value = getattr(report.knee, key)
-            console.print(
-                f"  {key}: {value:g}" if isinstance(value, float | int) else f"  {key}: {value or '-'}"
-            )
+            out.print(f"  {key}: {value:g}" if isinstance(value, float | int) else f"  {key}: {value or '-'}")
     if report.bottleneck is not None:
         where = f"{report.bottleneck.stage}, {report.bottleneck.resource.replace('_', ' ')}"
-        console.print(f"  bottleneck: {where}")
+        out.print(f"  bottleneck: {where}")
     for name, experiment in report.experiments.items():
-        console.print(f"  {name}: {experiment.text}")
+        out.print(f"  {name}: {experiment.text}", markup=False)
     for problem in report.problems:
         place = f" ({problem.step})" if problem.step else ""
-        console.print(f"  ! {problem.code}{place}: {problem.text}", style="yellow", markup=False)
+        out.print(f"  ! {problem.code}{place}: {problem.text}", style="yellow", markup=False)
     click.echo(f"report: {run_dir / 'report.html'}")
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 from harness.plan import Phase, Plan, step_label
 from harness.profile import Profile
 
@@ -23,10 +22,10 @@ def print_plan(profile: Profile, plan: Plan, *, as_json: bool) -> None:
         "min_output_tokens": sum(row["min_output_tokens"] for row in rows),
     }
     if as_json:
-        out = {"profile": profile.name, "target": profile.target.base_url, "phases": rows, **totals}
-        click.echo(msgspec.json.encode(out).decode())
+        found = {"profile": profile.name, "target": profile.target.base_url, "phases": rows, **totals}
+        click.echo(msgspec.json.encode(found).decode())
         return
-    console = Console(highlight=False)
+    out = console()
     columns = ("load", "seconds", "requests at least", "output tokens at least")
     table = plain_table("phase", *columns, numbers=columns)
     for row in rows:
@@ -34,9 +33,9 @@ def print_plan(profile: Profile, plan: Plan, *, as_json: bool) -> None:
         table.add_row(
             row["label"], row["load"], seconds, str(row["min_requests"]), str(row["min_output_tokens"])
         )
-    console.print(f"{profile.name}: {plan.experiment} against {profile.target.base_url}", markup=False)
-    console.print(table)
-    console.print(
+    out.print(f"{profile.name}: {plan.experiment} against {profile.target.base_url}", markup=False)
+    out.print(table)
+    out.print(
         f"{totals['min_seconds'] / 60:.1f} to {totals['max_seconds'] / 60:.1f} min, at least "
         f"{totals['min_requests']} requests, {totals['min_output_tokens']} output tokens. Nothing was sent."
     )

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.commands.keys import read_key
 from harness.commands.ranges import FiniteRange
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 from harness.errors import ThresholdError, UserError
 from harness.load.answer import error_text
 from harness.load.target import address
@@ -49,13 +49,13 @@ def probe(
         raise UserError(
             f"does not answer: {reason}", key=base, remedy="check --host, --model and --api-key-env"
         )
-    console = Console(highlight=False, stderr=True)
-    with console.status("probing") as status:
+    waiting = Console(stderr=True)
+    with waiting.status("probing") as status:
         findings = probe_all(service, wanted, lambda key: status.update(f"probing {key}"))
     if as_json:
         click.echo(msgspec.json.encode([asdict(f) for f in findings]).decode())
     else:
-        Console(highlight=False).print(_table(findings))
+        console().print(_table(findings))
     wrong = [f.key for f in findings if f.verdict in FAILED]
     if not findings:
         raise UserError("holds no limit to probe", file=limits)

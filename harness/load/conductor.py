@@ -28,11 +28,12 @@ from harness.load.crew import Crew
 from harness.load.ladder import Ladder, WorkerStatus
 from harness.load.messages import Order, Setup, Status, unpack
 from harness.load.recorder import MasterRecorder
-from harness.load.sidecar import Sampler, fullest, make_report
+from harness.load.sidecar import Sampler, fullest, make_report, read_report
 from harness.load.spool import spool
 from harness.plan import Plan, make_plan
 from harness.profile import Profile
 from harness.profile_reader import to_yaml
+from harness.results import Report
 
 TURN_S = 0.1
 LOOK_S = 1.0
@@ -65,6 +66,8 @@ class Conductor:
         self.crew = crew
         self.done = Event()
         self.exit_code: int | None = None
+        self.analysing = False  # from the end of the load to the report
+        self.report: Report | None = None
         workers = crew.muster()
         self._ratios, asked = calibrated(profile, wish.key_of)
         # Encoding takes long and must not stop the heartbeats: in a thread of its own.
@@ -85,6 +88,7 @@ class Conductor:
         self._written: object = None
         self._wanted = Event()
         self._given: tuple[int, float] | None = None
+        self._told = 0  # steps whose figures are in the log
         self._ending = RLock()
         self._info = run_json.first_info(self.dir, profile.name, wish.experiment)
         crew.on_batch = self._on_batch
@@ -199,8 +203,16 @@ class Conductor:
         state = (ladder.step.stage, len(ladder.steps), len(ladder.problems), ladder.over)
         if state != self._written:
             self._written = state
+            self._tell_figures()
             self._write_info()
             self._wanted.set()
+
+    def _tell_figures(self) -> None:
+        """Log each step as it ends."""
+        done = [times for times in self.ladder.times() if times.figures is not None]
+        for times in done[self._told :]:
+            log.info("%s: %s", times.label, times.figures)
+        self._told = len(done)
 
     def _on_batch(self, message: dict[str, Any]) -> None:
         worker = message["worker"]
@@ -237,7 +249,9 @@ class Conductor:
                 return
             try:
                 self._close(cancel=cancel)
+                self.analysing = True
                 self.exit_code = make_report(self.dir)
+                self.report = read_report(self.dir)
                 if self.crew.lost:
                     self.exit_code = INVALID
             except Exception:

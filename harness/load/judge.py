@@ -31,13 +31,19 @@ def decided(steps: Sequence[Step]) -> bool:
     """Return whether the votes of the last step against the one below it are decided."""
     from harness.analysis.hold import is_decided
 
+    pair = last_pair(steps)
+    return pair is None or is_decided(*pair)
+
+
+def last_pair(steps: Sequence[Step]) -> tuple[StepSample, StepSample] | None:
+    """Return the step below the last one, and the last one; None where there is none below it."""
     last = steps[-1]
     below = [step for step in steps[:-1] if _load(step) < _load(last) and step.t1_ns is not None]
     if not below:
-        return True
+        return None
     previous = max(reversed(below), key=_load)
     in_tokens = _counts_tokens([previous, last])
-    return is_decided(sample_of(previous, in_tokens=in_tokens), sample_of(last, in_tokens=in_tokens))
+    return sample_of(previous, in_tokens=in_tokens), sample_of(last, in_tokens=in_tokens)
 
 
 def refinements(steps: Sequence[Step]) -> list[int]:

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from locust import events
@@ -28,6 +28,9 @@ from harness.load.user import KneeUser
 from harness.load.worker import Worker
 from harness.profile import Profile
 from harness.profile_reader import load_profile
+
+if TYPE_CHECKING:
+    from harness.load.conductor import Conductor
 
 LOOK_S = 1.0
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class Session:
         self.last: Conductor | None = None
         self.error: str | None = None
         self.preparing = False
+        self._cutting: gevent.Greenlet | None = None
         self._make, self._wish = Conductor, Wish
         self._run_dir_used = False
 
@@ -66,6 +70,9 @@ class Session:
 
     def target(self) -> tuple[int, float] | None:
         """Return users and spawn rate of the moment; begins a run where none is on."""
+        if self._cutting is not None:  # started again before the run that was stopped had its report
+            self._cutting.join()
+            self._cutting = None
         if self.run is None:
             self.error, self.preparing = None, True
             try:
@@ -75,9 +82,10 @@ class Session:
                 return None
             finally:
                 self.preparing = False
-        target = self.run.target()
+        run = self.run
+        target = run.target()
         if target is None:
-            self._ended(self.run.exit_code)
+            self._ended(run, run.exit_code)
         return target
 
     def fail(self, error: HarnessError) -> None:
@@ -93,7 +101,7 @@ class Session:
         if self.headless:
             self._cut("interrupted")
         else:  # the button's answer does not wait for the report
-            gevent.spawn(self._cut, "stopped in the web UI")
+            self._cutting = gevent.spawn(self._cut, "stopped in the web UI")
 
     def on_quitting(self, **_: Any) -> None:
         """End a run whose process is told to end."""
@@ -115,12 +123,15 @@ class Session:
         return run
 
     def _cut(self, reason: str) -> None:
-        if self.run is not None:
-            self.run.interrupt(reason)
-            self._ended(INTERRUPTED)
+        run = self.run
+        if run is not None:
+            run.interrupt(reason)
+            self._ended(run, INTERRUPTED)
 
-    def _ended(self, code: int | None) -> None:
-        self.last, self.run = self.run, None
+    def _ended(self, run: Conductor, code: int | None) -> None:
+        if self.run is not run:  # ended by another greenlet meanwhile
+            return
+        self.last, self.run = run, None
         if self.headless:
             self.environment.process_exit_code = code
 

@@ -16,6 +16,7 @@ import msgspec
 
 from harness.profile import Profile
 from harness.records import EngineSample, GpuSample, decode_lines
+from harness.results import Report
 from harness.rundir import RunDir
 
 READY_WITHIN_S = 10.0
@@ -112,6 +113,14 @@ def make_report(run: RunDir) -> int:
         return 3
     print(done.stdout + done.stderr, end="", flush=True)
     return done.returncode
+
+
+def read_report(run: RunDir) -> Report | None:
+    """Return what the report says; None where none could be made, which `make_report` has printed."""
+    try:
+        return msgspec.json.decode(run.report_json.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _tail(path: Path, kind: type[Sample]) -> list[Sample]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from harness.load.answer import quantile
 from harness.plan import Phase
 from harness.profile import MIN_GOOD
-from harness.records import Outcome, PhaseTimes
+from harness.records import Outcome, PhaseFigures, PhaseTimes
 
 Stage = Literal["gather", "settle", "window", "drain", "done"]
 
@@ -71,7 +71,7 @@ class Step:
     good: int = 0
     failures: int = 0
     looked_at: int = 0  # good requests when the votes were last looked at
-    shown: dict[str, Any] | None = None  # its figures in the web UI, once it is done
+    _final: PhaseFigures | None = None
 
     def enter(self, stage: Stage, now_s: float) -> None:
         """Begin a stage."""
@@ -123,6 +123,25 @@ class Step:
         latencies = sorted(row.latency_ms for row in self.window if row.ok)
         return quantile(latencies, 0.95) if len(latencies) >= MIN_GOOD else None
 
+    def figures(self) -> PhaseFigures:
+        """Return what the step has shown so far; once it is done they are counted no more."""
+        if self._final is not None:
+            return self._final
+        good = [row for row in self.window if row.ok]
+        latencies = sorted(row.latency_ms for row in good)
+        ttfts = sorted(row.ttft_ms + (row.queued_ms or 0.0) for row in good if row.ttft_ms is not None)
+        found = PhaseFigures(
+            n=len(good),
+            failures=self.failures,
+            rps=len(self.served) / self.seconds if self.seconds else None,
+            p50_ms=quantile(latencies, 0.50) if latencies else None,
+            p95_ms=quantile(latencies, 0.95) if latencies else None,
+            ttft_p95_ms=quantile(ttfts, 0.95) if ttfts else None,
+        )
+        if self.stage == "done":
+            self._final = found
+        return found
+
     def times(self) -> PhaseTimes:
         """Return the phase's line of run.json."""
         phase = self.phase
@@ -136,4 +155,5 @@ class Step:
             t0_ns=self.t0_ns,
             t1_ns=self.t1_ns,
             end_ns=self.end_ns,
+            figures=self.figures() if self.stage == "done" and self.t1_ns is not None else None,
         )

@@ -394,18 +394,20 @@ def test_the_web_ui_starts_stops_and_starts_again(
     fetch(f"{url}/swarm", b"user_count=1&spawn_rate=1")
     until(lambda: state()["state"] == "running" and state()["steps"])
     fetch(f"{url}/stop", b"")
-    until(lambda: state()["state"] == "done")
+    fetch(f"{url}/swarm", b"user_count=1&spawn_rate=1")  # before the first has its report
+    until(lambda: len(started.runs) == 2 and state()["state"] == "running")
     first = Run(started.runs[0])
+    assert (first.path / "report.html").exists()
     assert first.info["stopped_early"] == "stopped in the web UI"
     assert first.info["ended_ns"] is not None
     first.check_complete()
     assert [r["outcome"] for r in first.rows].count("cancelled") <= 1  # the one in flight
-    fetch(f"{url}/swarm", b"user_count=1&spawn_rate=1")
-    until(lambda: state()["state"] == "running")
     table = until(lambda: json.loads(fetch(f"{url}/stats/requests"))["extended_stats"][0]["data"])
     assert table[0]["label"] == "1 user"
     done = until(lambda: (s := state())["state"] == "done" and s)
     assert done["run"] == started.runs[1].name
+    assert done["headline"].startswith("Too little was measured for a verdict")  # two steps
+    assert (done["report"], done["tone"]) == (True, "bad")
     assert [(s["label"], s["done"]) for s in done["steps"]] == [("1 user", True), ("2 users", True)]
     second = Run(started.runs[1])
     second.check_complete()

@@ -107,3 +107,25 @@ def test_a_restart_forgets_the_measurement_but_not_the_count() -> None:
     step.restart(5.0)
     assert (step.stage, step.stage_s, step.ready_ns, step.t0_ns) == ("gather", 5.0, None, None)
     assert (step.window, step.served, step.rounds.total(), step.restarts) == ([], [], 0, 1)
+
+
+def test_figures_of_a_step_are_final_once_it_is_done() -> None:
+    step = step_of()
+    step.t0_ns = 0
+    for number in range(21):
+        step.add(row(95 * number, total_ms=100.0 + number, ttft_ms=30.0, queued_ms=5.0))
+    step.add(row(5, outcome="reset"))
+    assert step.times().figures is None
+    step.t1_ns, step.stage = 2000 * MS, "done"
+    shown = step.times().figures
+    assert shown is not None
+    assert (shown.n, shown.failures, shown.p50_ms, shown.p95_ms, shown.ttft_p95_ms) == (21, 1, 115, 124, 35)
+    assert shown.rps == 10.5
+    assert str(shown) == "21 good requests, 1 failed, 10.5 requests/s, p95 124 ms"
+    step.add(row(1990))
+    assert step.figures() == shown
+
+
+def test_a_step_of_which_nothing_was_good_has_only_counts() -> None:
+    step = step_of()
+    assert str(step.figures()) == "0 good requests, 0 failed"

@@ -15,6 +15,8 @@ from harness.load.step import Finished
 from harness.load.webui import attach
 from harness.plan import make_plan
 from harness.profile import Profile
+from harness.results import Knee, Report
+from harness.results import Step as ReportStep
 from harness.rundir import RunDir
 
 MS = 1_000_000
@@ -54,7 +56,18 @@ def run_of(folder: Path) -> Any:
         crew=SimpleNamespace(ids=["w"]),
         statuses={"w": status},
         ended=22,
+        analysing=False,
+        report=None,
     )
+
+
+def report_of() -> Report:
+    steps = [
+        ReportStep(label="2 users", phase=0, users=2, n=21),
+        ReportStep(label="4 users", phase=1, users=4, n=9, used=False, why_not="too little was measured"),
+    ]
+    knee = Knee(status="none_in_range", cap=2.0, confidence=0.93)
+    return Report(run="r", profile="small", experiment="steps", valid=True, steps=steps, knee=knee)
 
 
 @pytest.fixture
@@ -98,25 +111,56 @@ def test_locusts_own_statistics_are_kept_and_the_steps_added(session: Any, tmp_p
     # 20 requests ended within the two seconds of the window, 21 good ones and a failure began in it
     assert row == {
         "label": "2 users", "n": 21, "failures": 1, "rps": "10.00", "p50_ms": "110", "p95_ms": "119",
-        "ttft_p95_ms": "30", "state": "done",
+        "ttft_p95_ms": "30", "votes": "–", "note": "",
     }  # fmt: skip
+    session.run.report = report_of()
+    (row,) = client.get("/stats/requests").json["extended_stats"][0]["data"]
+    assert (row["votes"], row["note"]) == ("–", "cap")
 
 
 def test_the_live_pages_data_follow_the_run(session: Any, tmp_path: Path) -> None:
     client = client_of(session)
-    assert client.get("/knee/data.json").json == {"state": "idle", "error": None, "run": None}
+
+    def data() -> Any:
+        return client.get("/knee/data.json").json
+
+    assert data() == {"state": "idle", "headline": "No run yet", "detail": "", "run": None}
     session.preparing = True
-    assert client.get("/knee/data.json").json["state"] == "preparing"
+    assert data()["state"] == "preparing"
+    session.preparing, session.run = False, run_of(tmp_path)
+    shown = {key: data()[key] for key in ("state", "headline", "detail", "progress", "users", "in_flight")}
+    assert shown == {
+        "state": "running", "headline": "2 users (1 of 3)", "progress": pytest.approx(1 / 3), "users": 2,
+        "detail": "the last requests of the step are ending, 1 in flight", "in_flight": 1,
+    }  # fmt: skip
+    assert data()["steps"][0]["rps"] == 10.0
+    session.run.ladder.stop("stopped in the web UI")
+    assert (data()["state"], data()["detail"]) == ("ending", "stopped in the web UI")
+    session.run.analysing = True
+    assert data()["state"] == "analysing"
+    session.run, session.last = None, session.run
+    assert (data()["state"], data()["headline"]) == ("done", "Done, without a report")
+
+
+def test_the_end_shows_the_reports_verdict_until_the_next_run(session: Any, tmp_path: Path) -> None:
+    client = client_of(session)
+    session.last = run_of(tmp_path)
+    session.last.report = report_of()
+    (tmp_path / "report.html").touch()
+    data = client.get("/knee/data.json").json
+    assert data["headline"] == "The service carries at least 2 users: no knee up to the last step measured."
+    assert (data["tone"], data["report"]) == ("good", True)
+    assert data["facts"] == [["Status", "none in range"], ["Cap", "2"], ["Confidence", "93 %"]]
+    session.preparing = True
+    assert client.get("/knee/data.json").json["run"] is None
     session.preparing, session.error = False, "no such profile"
-    assert client.get("/knee/data.json").json == {"state": "failed", "error": "no such profile", "run": None}
+    data = client.get("/knee/data.json").json
+    assert data == {
+        "state": "failed", "headline": "The run could not begin", "detail": "no such profile", "run": None,
+    }  # fmt: skip
     session.error, session.run = None, run_of(tmp_path)
     data = client.get("/knee/data.json").json
-    shown = {key: data[key] for key in ("state", "number", "of", "users", "in_flight")}
-    assert shown == {"state": "running", "number": 1, "of": 3, "users": 2, "in_flight": 1}
-    assert data["phase"] == {"label": "2 users", "stage": "drain", "done": 21, "missing": 29}
-    assert data["steps"][0]["rps"] == 10.0
-    session.run, session.last = None, session.run
-    assert client.get("/knee/data.json").json["state"] == "done"
+    assert (data["state"], data["tone"], data["facts"], data["report"]) == ("running", None, [], False)
 
 
 def test_the_report_is_served_when_it_is_there(session: Any, tmp_path: Path) -> None:
@@ -136,7 +180,9 @@ def test_every_page_of_ours_asks_for_the_login_that_locust_asks_for(session: Any
 
 def test_locusts_page_links_to_ours_and_ours_needs_no_network(session: Any) -> None:
     client = client_of(session)
-    assert '<a href="/knee"' in client.get("/").text
+    page = client.get("/").text
+    assert page.index('<a href="/knee"') < page.index("<div id=root>")
+    assert "{base}" not in page
     page = client.get("/knee").text
     assert "<script>" in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
