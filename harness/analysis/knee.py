@@ -2,16 +2,19 @@
 
 The rule (`votes`) runs on the ladder as measured and on every replicate (`replicates`). The verdict is what
 most replicates say, its confidence their share; below `CONFIRMED` nothing is confirmed, and the verdict
-names the steps between which the data cannot decide. The cap is the step before the knee; the steady level
-is the profile's next step below the cap, the rest being kept for bursts. Steps closer to each other than a
-quarter, and those measured to refine, are left to a second look between cap and knee, where they may move
+names the steps between which the data cannot decide. A replicate counts for its cap only where no step that
+had to be left out may be the cap as well (`gaps`). The cap is the step before the knee; the steady level is
+the profile's next usable step below the cap, the rest being kept for bursts. Steps closer to each other than
+a quarter, and those measured to refine, are left to a second look between cap and knee, where they may move
 either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -19,11 +22,12 @@ import numpy as np
 
 from harness.analysis import votes as rule
 from harness.analysis.crosschecks import cross_checks
+from harness.analysis.gaps import Reach, hidden_steps, reach
 from harness.analysis.hold import more_requests
 from harness.analysis.ladder_notes import measured_notes, sample_notes
 from harness.analysis.replicates import Measured, measure
-from harness.analysis.samples import Group, StepSample, grouped, plain, thinned
-from harness.analysis.stats import Ints
+from harness.analysis.samples import Fault, Group, StepSample, grouped, plain, thinned
+from harness.analysis.stats import Floats, Ints
 from harness.results import Knee, Load, Status, Vote
 
 CONFIRMED = 0.80
@@ -93,59 +97,45 @@ def find_knee(
         groups=tuple(groups),
         unit="tokens" if any(np.ptp(s.work) > 0 for s in usable if s.good) else "requests",
     )
-    knee = _unless_hidden(decide(ladder, compared, profile_loads=profile_loads), steps)
+    hidden = hidden_steps(steps, compared, profile_loads)
+    knee = decide(ladder, compared, profile_loads=profile_loads, hidden=hidden)
     return msgspec.structs.replace(knee, slo_cap=slo_cap, notes=notes + knee.notes)
 
 
-def _unless_hidden(knee: Knee, steps: Sequence[StepSample]) -> Knee:
-    """Return the verdict, withdrawn where steps that cannot be used lie between its cap and its knee."""
-    if knee.cap is None or knee.knee_step is None:
-        return knee
-    used = {step.load for step in steps if step.fault is None}
-    hidden = [s for s in steps if knee.cap < s.load < knee.knee_step and s.load not in used]
-    if not hidden:
-        return knee
-    fault = next((s.fault for s in hidden if s.fault in VERDICTS_OF_FAULTS), None)
-    names = plain(sorted({s.load for s in hidden}))
-    return msgspec.structs.replace(
-        knee,
-        status=fault or "inconclusive",
-        cap=None,
-        knee_step=None,
-        steady=None,
-        undecided=(knee.cap, max(s.load for s in hidden)),
-        notes=[*knee.notes, f"The cap may be at {names}, which cannot be used: measure there again."],
-    )
+def decide(
+    ladder: Ladder,
+    compared: Sequence[Load],
+    *,
+    profile_loads: Sequence[Load] | None = None,
+    hidden: Mapping[Load, Fault] = MappingProxyType({}),
+) -> Knee:
+    """Return the verdict on a ladder of which the `compared` loads are far enough apart.
 
-
-def decide(ladder: Ladder, compared: Sequence[Load], *, profile_loads: Sequence[Load] | None = None) -> Knee:
-    """Return the verdict on a ladder of which the `compared` loads are far enough apart."""
+    `hidden` are the steps that were held but cannot be used, each with its fault.
+    """
     loads = [float(load) for load in ladder.measured.loads]
     main = ladder.only([loads.index(load) for load in compared])
     ballots = main.cast()
     caps = _caps(main, ballots)
+    within = reach(caps, list(hidden), main.measured, main.memory, main.over)
     outcomes, counts = np.unique(caps[1:], return_counts=True)
     ranked = outcomes[np.argsort(-counts, kind="stable")]
-    best, share = int(ranked[0]), float(counts.max() / counts.sum())
-    spread = np.sort(caps[1:])
+    best = int(ranked[0])
+    share = float(((caps == best) & ~within.doubtful)[1:].mean())
     knee = Knee(
         status=_status(best, len(compared), share),
         most_likely=compared[max(best, 0)],
         confidence=share,
-        range=(compared[max(_at(spread, 0.05), 0)], compared[max(_at(spread, 0.95), 0)]),
-        safe_cap=_load_at(compared, _at(spread, RULED_OUT)),
+        range=(_at(within.lowest, 0.05), _at(within.highest, 0.95)),
+        safe_cap=_safe_cap(caps, within, main.measured.loads),
         votes=rule.as_votes(ballots, main.unit, main.latency),
     )
-    if knee.status == "inconclusive":
-        low, high = sorted(int(i) for i in ranked[:2])
-        pair = min(max(low, 0), len(compared) - 2)
-        knee = msgspec.structs.replace(
-            knee,
-            undecided=(compared[max(low, 0)], compared[high]),
-            more_requests=more_requests(main.measured, main.groups, pair) or None if main.groups else None,
-        )
+    if (~within.doubtful[1:]).mean() < CONFIRMED:
+        knee = _withheld(knee, hidden)
+    elif knee.status == "inconclusive":
+        knee = _undecided(knee, main, *sorted(int(i) for i in ranked[:2]))
     elif knee.status in ("knee", "none_in_range"):
-        knee = _with_cap(knee, ladder, main, best, profile_loads)
+        knee = _with_ruled_out(_with_cap(knee, ladder, main, best, profile_loads), hidden)
     measured = main.measured
     checks = cross_checks(
         measured.loads,
@@ -184,6 +174,39 @@ def _status(best: int, steps: int, share: float) -> Status:
     return "none_in_range" if best == steps - 1 else "knee"
 
 
+def _undecided(knee: Knee, ladder: Ladder, low: int, high: int) -> Knee:
+    """Return the verdict where replicates differ: the caps in question, and how many requests would tell."""
+    loads = [float(load) for load in ladder.measured.loads]
+    pair = min(max(low, 0), len(loads) - 2)
+    more = more_requests(ladder.measured, ladder.groups, pair) if ladder.groups else None
+    undecided = (loads[max(low, 0)], loads[high])
+    return msgspec.structs.replace(knee, undecided=undecided, more_requests=more or None)
+
+
+def _withheld(knee: Knee, hidden: Mapping[Load, Fault]) -> Knee:
+    """Return the verdict where the cap may lie at steps that cannot be used: their fault's, if it has one."""
+    low, high = knee.range or (0.0, math.inf)
+    open_steps = [load for load in hidden if low <= load <= high]
+    faults = {hidden[load] for load in open_steps}
+    return msgspec.structs.replace(
+        knee,
+        status=next((fault for fault in VERDICTS_OF_FAULTS if fault in faults), "inconclusive"),
+        undecided=knee.range,
+        notes=[f"The cap may be at {plain(open_steps)}, which cannot be used: measure there again."],
+    )
+
+
+def _with_ruled_out(knee: Knee, hidden: Iterable[Load]) -> Knee:
+    """Return the verdict with why steps between cap and knee that cannot be used do not matter."""
+    if knee.cap is None or knee.knee_step is None:
+        return knee
+    between = [load for load in hidden if knee.cap < load < knee.knee_step]
+    if not between:
+        return knee
+    note = f"Throughput at {knee.knee_step:g} rules out a cap at {plain(between)}, which cannot be used."
+    return msgspec.structs.replace(knee, notes=[*knee.notes, note])
+
+
 def _with_cap(
     knee: Knee, ladder: Ladder, main: Ladder, best: int, profile_loads: Sequence[Load] | None
 ) -> Knee:
@@ -194,7 +217,8 @@ def _with_cap(
         cap, step, between, note = _second_look(ladder, cap, step)
         votes = sorted(votes + between, key=lambda vote: vote.users)
         notes += note
-    lower = [load for load in profile_loads or compared if load < cap]
+    usable = ladder.measured.loads
+    lower = [load for load in profile_loads or compared if load < cap and load in usable]
     return msgspec.structs.replace(
         knee,
         cap=cap,
@@ -226,12 +250,18 @@ def _second_look(ladder: Ladder, cap: Load, knee_step: Load) -> tuple[Load, Load
     return loads[inside[best]], loads[inside[best + 1]], votes, []
 
 
-def _at(ordered: Ints, share: float) -> int:
-    return int(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
+def _at(values: Floats, share: float) -> Load:
+    """Return the quantile of the replicates, row 0 being none."""
+    ordered = np.sort(values[1:])
+    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 
-def _load_at(loads: Sequence[Load], index: int) -> Load | None:
-    return None if index == BELOW_FIRST else loads[index]
+def _safe_cap(caps: Ints, within: Reach, loads: Floats) -> Load | None:
+    """Return the usable step up to which the earliest knee that is not ruled out leaves room."""
+    named = loads[np.maximum(caps, 0)]
+    safe = np.maximum(caps - (within.lowest < named), BELOW_FIRST)
+    index = int(_at(safe, RULED_OUT))
+    return None if index == BELOW_FIRST else float(loads[index])
 
 
 def _compared(loads: Sequence[Load], profile_loads: Sequence[Load] | None) -> list[Load]:

@@ -107,23 +107,6 @@ def test_a_fault_is_the_verdict_where_the_rest_cannot_decide(parts: dict[str, ob
     assert find_knee(changed(saturating(4), {4.0, 6.0, 8.0, 12.0}, **parts)).status == status
 
 
-@pytest.mark.parametrize(
-    ("parts", "status"),
-    [
-        ({"client_limited": True}, "client_limited"),
-        ({"little": 0.7}, "load_not_applied"),
-        ({"latency_ms": np.full(5, 200.0), "work": np.ones(5)}, "inconclusive"),  # too few requests
-    ],
-)
-def test_a_cap_is_not_named_where_the_steps_after_it_cannot_be_used(
-    parts: dict[str, object], status: str
-) -> None:
-    knee = find_knee(changed(saturating(2, n=800), {4.0, 6.0}, **parts))
-    assert (knee.status, knee.cap, knee.knee_step, knee.steady) == (status, None, None, None)
-    assert (knee.most_likely, knee.undecided) == (2, (2, 6))
-    assert any(note.startswith("The cap may be at 4 and 6") for note in knee.notes)
-
-
 def test_a_step_that_mostly_fails_is_over_the_limit() -> None:
     steps = [failing(s, 0.7) if s.load >= 6 else s for s in saturating(50, n=400)]
     knee = find_knee(steps)

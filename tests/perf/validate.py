@@ -4,7 +4,8 @@
 
 Each ladder is measured as the harness would: every step for the same time (`fixed`), or held on, up to four
 times as long, until its votes are decided (`adaptive`). In a third arm a neighbour slows one measure of one
-step, and the ladder is measured once, or three times with the median of each step.
+step, and the ladder is measured once, or three times with the median of each step. In the last one or two
+neighbouring steps of an adaptive ladder, drawn by chance, cannot be used (`gaps`).
 
 A verdict is scored by the right caps of the ladder. Shares of right verdicts are over ladders with one right
 answer; where several are right, any of them must be met.
@@ -17,13 +18,14 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ladders as known
+import numpy as np
 from services import FAMILIES
 
 from harness.analysis.hold import is_decided
@@ -33,7 +35,7 @@ from harness.results import Knee
 
 LONGEST = 4  # times the shortest hold
 REPEATS = 3
-ARMS = ("fixed", "adaptive", "slowed", "repeated")
+ARMS = ("fixed", "adaptive", "slowed", "repeated", "gaps")
 FINDERS = ("power", "kneedle", "usl")
 
 
@@ -60,11 +62,13 @@ def judge(number: int, seed: int) -> dict[str, Outcome]:
     slowed = known.draw(seed, number, slowed=True)
     once = adaptive(slowed)
     again = [step for repeat in range(1, REPEATS) for step in adaptive(slowed, repeat)]
+    measured = adaptive(plain)
     arms = {
         "fixed": (plain, [plain.measure(k).sample(plain.hold) for k in range(len(plain.users))]),
-        "adaptive": (plain, adaptive(plain)),
+        "adaptive": (plain, measured),
         "slowed": (slowed, once),
         "repeated": (slowed, once + again),
+        "gaps": (plain, with_gap(measured, np.random.default_rng((seed, number, 1)))),
     }
     return {
         arm: score(number, ladder, find_knee(steps, seed=number), steps)
@@ -83,6 +87,14 @@ def adaptive(ladder: known.Ladder, repeat: int = 0) -> list[StepSample]:
             step = measurement.sample(hold)
         steps.append(step)
     return steps
+
+
+def with_gap(steps: Sequence[StepSample], rng: np.random.Generator) -> list[StepSample]:
+    """Return the steps, of which one or two neighbours measured the load generator instead."""
+    width = int(rng.integers(1, 3))
+    first = int(rng.integers(len(steps) - width + 1))
+    gap = range(first, first + width)
+    return [replace(step, client_limited=i in gap) for i, step in enumerate(steps)]
 
 
 def score(number: int, ladder: known.Ladder, knee: Knee, steps: Sequence[StepSample]) -> Outcome:
