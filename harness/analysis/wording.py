@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from harness.results import Knee
+from harness.results import Knee, Load
 
 SENTENCES: dict[str, str] = {
-    "knee": "The service carries {cap} {unit}; at {knee_step}, latency outruns throughput.",
-    "knee.last": "The service carries {cap} {unit}; at {knee_step}, the last step measured, "
+    "knee": "The service carries {cap}; at {knee_step}, latency outruns throughput.",
+    "knee.last": "The service carries {cap}; at {knee_step}, the last step measured, "
     "latency outruns throughput.",
-    "none_in_range": "The service carries at least {cap} {unit}: no knee up to the last step measured.",
-    "below_first": "The service is saturated at the lowest step measured: test below {most_likely} {unit}.",
+    "none_in_range": "The service carries at least {cap}: no knee up to the last step measured.",
+    "below_first": "The service is saturated at the lowest step measured: test below {most_likely}.",
     "below_first.any": "The service is saturated at the lowest step measured: test lower.",
-    "inconclusive": "The data cannot decide between {low} and {high} {unit}; {most_likely} is most likely.",
+    "inconclusive": "The data cannot decide between {low} and {high}; {likely} is most likely.",
     "inconclusive.any": "The data cannot decide where the knee lies.",
     "insufficient": "Too little was measured for a verdict: fewer than three steps can be used.",
-    "client_limited": "The load generator was the limit, not the service: no verdict.",
-    "load_not_applied": "The load asked for was not applied: no verdict.",
+    "client_limited": "The load generator was the limit, not the service: it carries at least {safe_cap}, "
+    "its cap is not known.",
+    "client_limited.any": "The load generator was the limit, not the service: no verdict.",
+    "load_not_applied": "The load asked for was not applied: the service carries at least {safe_cap}, "
+    "its cap is not known.",
+    "load_not_applied.any": "The load asked for was not applied: no verdict.",
 }
 MORE = " About {n:,} more good requests at these steps would decide it."
 
@@ -25,18 +29,30 @@ def verdict_sentence(knee: Knee, unit: str = "users") -> str:
     key: str = knee.status
     if key == "knee" and knee.votes and knee.votes[-1].users == knee.knee_step:
         key = "knee.last"
-    if (key == "inconclusive" and knee.undecided is None) or (
-        key == "below_first" and knee.most_likely is None
-    ):
-        key += ".any"
     low, high = knee.undecided or (None, None)
-    figures = {
-        "cap": knee.cap,
-        "knee_step": knee.knee_step,
-        "most_likely": knee.most_likely,
-        "low": low,
-        "high": high,
+    needed = {
+        "inconclusive": high if high != low else None,
+        "below_first": knee.most_likely,
+        "client_limited": knee.safe_cap,
+        "load_not_applied": knee.safe_cap,
     }
-    words = {name: "-" if value is None else f"{value:g}" for name, value in figures.items()}
-    text = SENTENCES[key].format(unit="user" if unit == "users" and words["cap"] == "1" else unit, **words)
+    if key in needed and needed[key] is None:
+        key += ".any"
+    text = SENTENCES[key].format(
+        cap=_loads(knee.cap, unit),
+        safe_cap=_loads(knee.safe_cap, unit),
+        most_likely=_loads(knee.most_likely, unit),
+        high=_loads(high, unit),
+        low=_plain(low),
+        likely=_plain(knee.most_likely),
+        knee_step=_plain(knee.knee_step),
+    )
     return text + MORE.format(n=knee.more_requests) if knee.more_requests else text
+
+
+def _loads(load: Load | None, unit: str) -> str:
+    return f"{_plain(load)} {'user' if unit == 'users' and load == 1 else unit}"
+
+
+def _plain(load: Load | None) -> str:
+    return "-" if load is None else f"{load:g}"

@@ -26,13 +26,12 @@ def print_plan(profile: Profile, plan: Plan, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(found).decode())
         return
     out = console()
-    columns = ("load", "seconds", "requests at least", "output tokens at least")
-    table = plain_table("phase", *columns, numbers=columns)
+    columns = ("seconds", "requests at least", "output tokens at least")
+    table = plain_table("step", *columns, numbers=columns)
     for row in rows:
         seconds = f"{row['min_seconds']:g}-{row['max_seconds']:g}"
-        table.add_row(
-            row["label"], row["load"], seconds, str(row["min_requests"]), str(row["min_output_tokens"])
-        )
+        step = row["label"] if row["label"].startswith(row["load"]) else f"{row['label']}, {row['load']}"
+        table.add_row(step, seconds, str(row["min_requests"]), str(row["min_output_tokens"]))
     out.print(f"{profile.name}: {plan.experiment} against {profile.target.base_url}", markup=False)
     out.print(table)
     out.print(

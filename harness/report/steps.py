@@ -63,7 +63,8 @@ def load_table(steps: Sequence[Step], knee: Knee | None, say: Say, lang: str) ->
 
     def slo(step: Step) -> Value:
         if step.meets_slo is None:
-            return Missing(say("missing.slo" if step.n else "missing.requests"))
+            left_out = say("missing.slo", why=translate(step.why_not, lang)) if step.why_not else none
+            return Missing(left_out if step.n else none)
         return say("slo.met" if step.meets_slo else "slo.missed")
 
     open_loop = any(s.users is None for s in steps)

@@ -30,7 +30,28 @@ from harness.results import Knee, Status, Vote
             Knee(status="below_first", most_likely=4),
             "The service is saturated at the lowest step measured: test below 4 users.",
         ),
+        (
+            Knee(status="below_first", most_likely=1),
+            "The service is saturated at the lowest step measured: test below 1 user.",
+        ),
         (Knee(status="inconclusive"), "The data cannot decide where the knee lies."),
+        (
+            Knee(status="inconclusive", undecided=(2, 2), most_likely=2),
+            "The data cannot decide where the knee lies.",
+        ),
+        (
+            Knee(status="client_limited", safe_cap=8, most_likely=8, undecided=(8, 12)),
+            "The load generator was the limit, not the service: it carries at least 8 users, "
+            "its cap is not known.",
+        ),
+        (
+            Knee(status="client_limited", most_likely=2),
+            "The load generator was the limit, not the service: no verdict.",
+        ),
+        (
+            Knee(status="load_not_applied", safe_cap=1, undecided=(1, 4)),
+            "The load asked for was not applied: the service carries at least 1 user, its cap is not known.",
+        ),
     ],
 )
 def test_sentences(knee: Knee, text: str) -> None:

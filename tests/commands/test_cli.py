@@ -121,6 +121,9 @@ def test_a_dry_run_prints_the_plan_and_sends_nothing(knee, tmp_path, free_port) 
     shown = knee("run", str(file), "--dry-run", "--out", str(tmp_path / "runs"))
     assert shown.returncode == 0, shown.stderr
     assert "Nothing was sent" in shown.stdout
+    head, *rows = [re.split(r"\s{2,}", line.strip()) for line in shown.stdout.splitlines()[1:4]]
+    assert head == ["step", "seconds", "requests at least", "output tokens at least"]
+    assert [row[0] for row in rows] == ["1 user", "2 users"]
     assert not (tmp_path / "runs").exists()
 
 

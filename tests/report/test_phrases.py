@@ -72,6 +72,8 @@ def test_an_open_loop_is_explained_in_chinese(tmp_path):
         ("12 of 60 requests failed (20.0 %), most as reset (12): they count neither as throughput nor in "
          "latency.",
          "60 个请求中 12 个失败（20.0 %），多为 reset（12 个）：不计入吞吐与延迟。"),
+        ("Throughput at 8 rules out a cap at 4 and 6, which cannot be used.",
+         "8 处的吞吐排除了上限位于 4 与 6（该处数据不可用）的可能。"),
         ("8 users (refined)", "8 个用户（加密）"),
         ("Something nobody foresaw happened at 8 users.", "Something nobody foresaw happened at 8 users."),
     ],

@@ -37,7 +37,7 @@ def report(knee: Knee | None, steps: list[Step] = STEPS) -> Report:
         ),
         (
             Knee(status="below_first", most_likely=1),
-            "The service is saturated at the lowest step measured: test below 1 users.",
+            "The service is saturated at the lowest step measured: test below 1 user.",
             "服务在最低档位已经饱和：请从低于 1 个并发用户处重新测量。",
         ),
         (
@@ -50,6 +50,17 @@ def report(knee: Knee | None, steps: list[Step] = STEPS) -> Report:
             Knee(status="inconclusive"),
             "The data cannot decide where the knee lies.",
             "数据不足以判定拐点的位置。",
+        ),
+        (
+            Knee(status="client_limited", safe_cap=8),
+            "The load generator was the limit, not the service: it carries at least 8 users, "
+            "its cap is not known.",
+            "瓶颈在压测端而不在服务：服务至少可承载 8 个并发用户，上限未知。",
+        ),
+        (
+            Knee(status="load_not_applied", safe_cap=1),
+            "The load asked for was not applied: the service carries at least 1 user, its cap is not known.",
+            "未能施加预定的负载：服务至少可承载 1 个并发用户，上限未知。",
         ),
         (
             Knee(status="insufficient"),

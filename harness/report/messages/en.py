@@ -169,7 +169,7 @@ EN: dict[str, str] = {
     "missing.engine": "no engine metrics",
     "missing.engine_field": "the engine does not report it",
     "missing.client": "the load generator's own figures are missing",
-    "missing.slo": "no SLO in the profile",
+    "missing.slo": "not judged: {why}",
     "missing.figure": "not measured",
     "missing.vote": "no figures for this vote",
     "client.caption": "Tokens: of prompts and answers. Goodput: requests within the SLO. Load applied: "

@@ -165,7 +165,7 @@ ZH: dict[str, str] = {
     "missing.engine": "没有引擎指标",
     "missing.engine_field": "引擎没有上报",
     "missing.client": "缺少压测端自身的数据",
-    "missing.slo": "配置中没有 SLO",
+    "missing.slo": "未评判：{why}",
     "missing.figure": "未测量",
     "missing.vote": "没有此票所需的数据",
     "client.caption": "Token：输入与输出之和。达标请求：满足 SLO 的请求。"
