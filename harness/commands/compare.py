@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from harness.commands.tables import plain_table
+from harness.commands.tables import console, plain_table
 
 if TYPE_CHECKING:  # the analysis libraries are loaded by a comparison, not by --help
+    from rich.console import Console
+
     from harness.analysis.compare import Comparison
     from harness.report.comparison import Group
 
@@ -83,36 +84,36 @@ def _print(result: Comparison, *, everything: bool) -> None:
     """Print the outcome, both verdicts, what sets the runs apart, and the figures that changed."""
     from harness.report import comparison as words
 
-    console = Console(highlight=False)
-    console.print(f"{result.text}\n", style="bold", markup=False)
-    console.print(f"A, the baseline: {result.run_a}\nB: {result.run_b}", markup=False)
+    out = console()
+    out.print(f"{result.text}\n", style="bold", markup=False)
+    out.print(f"A, the baseline: {result.run_a}\nB: {result.run_b}", markup=False)
     if rows := words.conclusion_rows(result):
-        console.print(_filled(plain_table("", "A", "B"), rows))
+        out.print(_filled(plain_table("", "A", "B"), rows))
     for grade, head, keys in words.difference_rows(result):
-        console.print(f"\n{head}", style=GRADE_STYLES[grade])
-        console.print(_indented(_filled(plain_table("key", "A -> B"), keys)))
+        out.print(f"\n{head}", style=GRADE_STYLES[grade])
+        out.print(_indented(_filled(plain_table("key", "A -> B"), keys)))
     if lines := words.notes(result):
-        console.print("\nBesides:", style="yellow")
-        console.print(_indented("\n".join(map(escape, lines))))
-    _print_figures(console, words.groups(result, everything=everything))
+        out.print("\nBesides:", style="yellow")
+        out.print(_indented("\n".join(map(escape, lines))))
+    _print_figures(out, words.groups(result, everything=everything))
     if not everything and (line := words.folded(result)):
-        console.print(f"\n{line}", markup=False)
+        out.print(f"\n{line}", markup=False)
 
 
-def _print_figures(console: Console, groups: Sequence[Group]) -> None:
+def _print_figures(out: Console, groups: Sequence[Group]) -> None:
     """Print a table for each group, their columns in line where they fit; nothing is cut, long names wrap."""
     from harness.report.comparison import COLUMNS, change_cells
 
     rows = [[change_cells(change) for change in group.changes] for group in groups]
     cells = zip(COLUMNS, *(row for part in rows for row in part), strict=True)
     widths = [max(map(cell_len, column)) for column in cells]
-    fits = sum(widths) + GAP * (len(widths) - 1) <= console.width
+    fits = sum(widths) + GAP * (len(widths) - 1) <= out.width
     for group, part in zip(groups, rows, strict=True):
         table = plain_table(*COLUMNS, numbers=COLUMNS[3:])
         for column, width in zip(table.columns, widths, strict=True):
             column.min_width = width if fits else None
-        console.print(f"\n{group.head} (times in ms)", style="bold")
-        console.print(_filled(table, part), style=WORD_STYLES.get(group.word))
+        out.print(f"\n{group.head} (times in ms)", style="bold")
+        out.print(_filled(table, part), style=WORD_STYLES.get(group.word))
 
 
 def _filled(table: Table, rows: Sequence[Sequence[str]]) -> Table:
