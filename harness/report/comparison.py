@@ -186,7 +186,7 @@ def shown(value: Any) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what a reader should know beside the figures: an unclear cap, weak runs, steps without a partner."""
+    """Return what to know beside the figures: an unclear cap, weak runs, steps without a partner."""
     say = messages("en")
     lines = []
     if comparison.same_run:
