@@ -87,7 +87,8 @@ def test_a_target_that_wants_a_key(knee, tmp_path, start_engine, monkeypatch) ->
 
 def test_a_target_with_another_model(knee, tmp_path, start_engine) -> None:
     port = int(start_engine().rpartition(":")[2])
-    one_clear_line(run(knee, tmp_path, port, PROFILE.replace("sim-vlm", "other")), "404", "target.model")
+    said = run(knee, tmp_path, port, PROFILE.replace("sim-vlm", "other"))
+    one_clear_line(said, "target.model: `other`", "the server has: sim-vlm")
 
 
 def test_a_target_that_hangs(knee, tmp_path) -> None:
