@@ -34,5 +34,12 @@ def test_holding_on_decides_what_a_fixed_time_cannot(arms: dict[str, dict[str, f
     assert arms["adaptive"]["requests"] > arms["fixed"]["requests"]
 
 
+def test_a_knee_in_a_gap_is_not_named_beside_it(arms: dict[str, dict[str, float]]) -> None:
+    assert arms["gaps"]["confirmed_right_all"] >= 0.95
+    assert arms["gaps"]["safe_above"] <= 0.05
+    assert arms["gaps"]["false_knee"] == 0
+    assert arms["gaps"]["inconclusive_all"] <= 0.6
+
+
 def test_one_slowed_step_is_outvoted_by_repeats(arms: dict[str, dict[str, float]]) -> None:
     assert arms["repeated"]["confirmed_right"] >= arms["slowed"]["confirmed_right"]

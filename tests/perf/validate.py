@@ -47,6 +47,7 @@ class Outcome:
     family: str
     single: bool  # one right answer
     flat: bool  # no knee to be found
+    lost: bool  # no right cap is a step that can be used
     status: str
     confirmed: bool
     off: int  # of the cap, or of the most likely one where nothing was confirmed
@@ -107,6 +108,7 @@ def score(number: int, ladder: known.Ladder, knee: Knee, steps: Sequence[StepSam
         family=ladder.service.family,
         single=len(truth.caps) == 1,
         flat=truth.flat,
+        lost=not set(truth.caps) & {s.load for s in steps if s.fault is None},
         status=knee.status,
         confirmed=confirmed,
         off=distance(cap, truth.caps, users),
@@ -222,11 +224,22 @@ def table(arms: dict[str, list[Outcome]]) -> str:
         "|---|---|---|---|---|",
     ]
     for family in FAMILIES:
-        mine = [o for o in arms["adaptive"] if o.family == family and o.single]
-        right = sum(o.confirmed and o.off == 0 for o in mine)
-        wrong = sum(o.confirmed and o.off != 0 for o in mine)
-        lines.append(f"| {family} | {len(mine)} | {right} | {wrong} | {len(mine) - right - wrong} |")
+        lines.append(counts(family, [o for o in arms["adaptive"] if o.family == family and o.single]))
+    lines += [
+        "",
+        "| gaps, all ladders | ladders | confirmed right | wrong | withheld |",
+        "|---|---|---|---|---|",
+    ]
+    lines.append(counts("a right cap can be used", [o for o in arms["gaps"] if not o.lost]))
+    lines.append(counts("no right cap can be used", [o for o in arms["gaps"] if o.lost]))
     return "\n".join(lines)
+
+
+def counts(name: str, outcomes: Sequence[Outcome]) -> str:
+    """Return a row: how many were right, wrong, and not confirmed."""
+    right = sum(o.confirmed and o.off == 0 for o in outcomes)
+    wrong = sum(o.confirmed and o.off != 0 for o in outcomes)
+    return f"| {name} | {len(outcomes)} | {right} | {wrong} | {len(outcomes) - right - wrong} |"
 
 
 if __name__ == "__main__":
