@@ -198,12 +198,13 @@ def _withheld(knee: Knee, hidden: Mapping[Load, Fault]) -> Knee:
 
 def _with_ruled_out(knee: Knee, hidden: Iterable[Load]) -> Knee:
     """Return the verdict with why steps between cap and knee that cannot be used do not matter."""
-    if knee.cap is None or knee.knee_step is None:
+    if knee.cap is None or knee.knee_step is None or knee.range is None:
         return knee
-    between = [load for load in hidden if knee.cap < load < knee.knee_step]
-    if not between:
+    highest = max(knee.cap, knee.range[1])
+    ruled_out = [load for load in hidden if highest < load < knee.knee_step]
+    if not ruled_out:
         return knee
-    note = f"Throughput at {knee.knee_step:g} rules out a cap at {plain(between)}, which cannot be used."
+    note = f"Throughput at {knee.knee_step:g} rules out a cap at {plain(ruled_out)}, which cannot be used."
     return msgspec.structs.replace(knee, notes=[*knee.notes, note])
 
 

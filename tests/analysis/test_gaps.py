@@ -48,6 +48,12 @@ def test_growth_too_small_for_the_first_hidden_step_leaves_the_cap_below_the_gap
     assert "Throughput at 8 rules out a cap at 4 and 6, which cannot be used." in knee.notes
 
 
+def test_what_the_range_still_holds_is_not_said_to_be_ruled_out() -> None:
+    knee = across(2.4)
+    assert (knee.status, knee.cap, knee.range) == ("knee", 2, (2, 4))
+    assert "Throughput at 8 rules out a cap at 6, which cannot be used." in knee.notes
+
+
 @pytest.mark.parametrize("at_8", [7.2, 7.8])  # 6 users are served 6 at most, so that growth goes on to 8
 def test_growth_too_large_for_a_knee_inside_leaves_the_cap_above_the_gap(at_8: float) -> None:
     knee = across(at_8)
