@@ -99,9 +99,7 @@ class Client:
     def _exchange(self, connection: Connection, segments: Sequence[Segment]) -> Exchange:
         exchange = Exchange(self._target, connection)
         exchange.run(segments)
-        if exchange.keeps_connection:
-            connection.detach()
-        else:
+        if not exchange.keeps_connection:
             self.close()
         return exchange
 

@@ -24,6 +24,7 @@ from harness.load.connection import Connection, Segment
 from harness.load.http import Framing, HTTPParseError, retry_after_s
 from harness.load.sse import Reader
 from harness.load.target import Target
+from harness.load.turns import turns
 from harness.records import Outcome
 
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not streamed
@@ -46,6 +47,7 @@ class Exchange:
         self._body_bytes = 0
         self._streamed = False
         self._waiter = Waiter()
+        self._turns = turns()
         self._wall_ns = self._start_ns = self._end_ns = 0
         self._sent_ns: int | None = None
         self._head_ns: int | None = None
@@ -56,6 +58,8 @@ class Exchange:
         self._broken: str | None = None  # why the bytes are no answer
         self._lost: str | None = None  # how the connection went before the answer was whole
         self._closed_in_order = False
+        self._over = False  # the answer has ended; the user may still have to be woken
+        self._last_wait_ns: int | None = None
         self._bug: Exception | None = None
         self._killed: BaseException | None = None
 
@@ -68,10 +72,13 @@ class Exchange:
         try:
             self._waiter.get()
         except BaseException as killed:
-            self._killed, self._end_ns = killed, time.monotonic_ns()
+            self._killed = killed
+            if not self._over:
+                self._end_ns = time.monotonic_ns()
         finally:
             self._timer.stop()
             self._timer.close()
+            self._turns.paced = self._connection.wait_ns is not None
         if self._bug is not None:
             self._connection.close()
             raise self._bug
@@ -83,11 +90,11 @@ class Exchange:
 
     @property
     def keeps_connection(self) -> bool:
-        """Whether the next request may use the connection."""
+        """Whether the next request may use the connection, if it is open still."""
         whole = self._framing.complete and self._sent_ns is not None and self._broken is None
         return whole and self._killed is None and bool(self._framing.should_keep_alive())
 
-    # What the connection reports. Waking the greenlet is always the last thing done.
+    # What the connection reports.
 
     def received(self, data: bytes, at_ns: int) -> None:
         self._last_ns = self._reader.at_ns = at_ns
@@ -113,14 +120,16 @@ class Exchange:
         self._finish(time.monotonic_ns())
 
     def _finish(self, end_ns: int) -> None:
-        self._end_ns = end_ns
+        self._over, self._end_ns, self._last_wait_ns = True, end_ns, self._connection.wait_ns
+        self._connection.detach()  # what comes until the user wakes is no part of this answer
+        self._timer.stop()
         if self._streamed:
             self._reader.end()
         elif self._closed_in_order or self._framing.complete:
             self._read_whole()
         if self._reader.done:
             self._end_ns = self._last_ns
-        self._waiter.switch(None)
+        self._turns.wake(self._waiter)
 
     def _read_whole(self) -> None:
         body = b"".join(self._body)
@@ -182,7 +191,7 @@ class Exchange:
         answer.killed = self._killed
         headers = self._framing.headers
         answer.retry_after_s = retry_after_s(headers.get("retry-after"), self._wall_ns / 1e9)
-        waits = [ns for ns in (self._text_wait_ns, self._connection.wait_ns) if ns is not None]
+        waits = [ns for ns in (self._text_wait_ns, self._last_wait_ns) if ns is not None]
         answer.client_lag_ms = max(waits) / 1e6 if waits else None
         add_reading(answer, self._reader, streamed=self._streamed, server_timing=headers.get("server-timing"))
         return answer
@@ -192,7 +201,7 @@ class Exchange:
 
     def _outcome(self) -> tuple[Outcome, str | None]:
         reader, status = self._reader, self._framing.status
-        if self._killed is not None:
+        if self._killed is not None and not self._over:
             return "cancelled", error_text(self._killed) or type(self._killed).__name__
         if status is not None and status >= 300:
             return ("rejected" if status in REJECTED_CODES else "http_error"), self._status_text(status)

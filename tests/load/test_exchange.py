@@ -58,6 +58,9 @@ class Script:
     def attach(self, listener: Exchange) -> None:
         self.listener: Exchange | None = listener
 
+    def detach(self) -> None:
+        self.listener = None
+
     def close(self) -> None:
         self.open, self.listener = False, None
         if self.timer is not None:
