@@ -303,6 +303,42 @@ def test_what_is_raised_into_the_wait_is_handed_on(raised: BaseException) -> Non
     assert answer.total_ms >= 15
 
 
+def test_a_kill_after_the_end_leaves_the_answer_whole() -> None:
+    raised = gevent.GreenletExit()
+    made = Exchange(target(), Script([GOOD]))  # type: ignore[arg-type]
+
+    class Kill:
+        paced = False
+
+        def wake(self, waiter: Any) -> None:
+            waiting.kill(raised, block=False)
+
+    made._turns = Kill()  # type: ignore[assignment]
+    waiting = gevent.spawn(made.run, [b"request"])
+    waiting.join(timeout=10)
+    answer = made.describe()
+    assert (answer.outcome, answer.killed, answer.chunks) == ("ok", raised, 2)
+    assert not made.keeps_connection
+
+
+def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
+    """The user is woken late; by then the service has sent more and hung up."""
+    script = Script([GOOD, chunk(text()), RST])
+    made = Exchange(target(), script)  # type: ignore[arg-type]
+    turns = made._turns
+
+    class Late:
+        paced = False
+
+        def wake(self, waiter: Any) -> None:
+            gevent.spawn_later(0.02, turns.wake, waiter)
+
+    made._turns = Late()  # type: ignore[assignment]
+    made.run([b"request"])
+    answer = made.describe()
+    assert (answer.outcome, answer.chunks, answer.error) == ("ok", 2, None)
+
+
 def test_a_fault_of_ours_is_raised_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, event: Any) -> None:
         raise ZeroDivisionError
