@@ -67,17 +67,21 @@ class Exchange:
         """Send the segments and sleep until the answer has ended, one way or another."""
         self._connection.attach(self)
         self._wall_ns, self._start_ns = time.time_ns(), time.monotonic_ns()
+        self._turns.sending.add(self)
         self._connection.send(segments)
         self._set_timer(self._deadline()[0])
         try:
             self._waiter.get()
         except BaseException as killed:
             self._killed = killed
+            if self.stale:  # it would have been sent anew, but its user is gone
+                self._lost, self._over = None, False
             if not self._over:
                 self._end_ns = time.monotonic_ns()
         finally:
             self._timer.stop()
             self._timer.close()
+            self._turns.sending.discard(self)
             self._turns.paced = self._connection.wait_ns is not None
         if self._bug is not None:
             self._connection.close()
@@ -111,6 +115,7 @@ class Exchange:
 
     def sent(self) -> None:
         self._sent_ns = time.monotonic_ns()
+        self._turns.sending.discard(self)
 
     def ended(self, error: OSError | None) -> None:
         if error is None and self._framing.ends_with_connection:

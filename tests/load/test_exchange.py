@@ -303,12 +303,11 @@ def test_what_is_raised_into_the_wait_is_handed_on(raised: BaseException) -> Non
     assert answer.total_ms >= 15
 
 
-def test_a_kill_after_the_end_leaves_the_answer_whole() -> None:
-    raised = gevent.GreenletExit()
-    made = Exchange(target(), Script([GOOD]))  # type: ignore[arg-type]
+def killed_after_the_end(raised: BaseException, *steps: Step) -> Exchange:
+    made = Exchange(target(), Script(steps))  # type: ignore[arg-type]
 
     class Kill:
-        paced = False
+        paced, sending = False, set[object]()
 
         def wake(self, waiter: Any) -> None:
             waiting.kill(raised, block=False)
@@ -316,9 +315,22 @@ def test_a_kill_after_the_end_leaves_the_answer_whole() -> None:
     made._turns = Kill()  # type: ignore[assignment]
     waiting = gevent.spawn(made.run, [b"request"])
     waiting.join(timeout=10)
+    return made
+
+
+def test_a_kill_after_the_end_leaves_the_answer_whole() -> None:
+    raised = gevent.GreenletExit()
+    made = killed_after_the_end(raised, GOOD)
     answer = made.describe()
     assert (answer.outcome, answer.killed, answer.chunks) == ("ok", raised, 2)
     assert not made.keeps_connection
+
+
+def test_a_kill_after_a_kept_connection_was_found_closed_is_not_followed_by_another_try() -> None:
+    raised = gevent.GreenletExit()
+    made = killed_after_the_end(raised, FIN)
+    answer = made.describe()
+    assert (made.stale, answer.outcome, answer.killed) == (False, "cancelled", raised)
 
 
 def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
@@ -328,7 +340,7 @@ def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
     turns = made._turns
 
     class Late:
-        paced = False
+        paced, sending = False, set[object]()
 
         def wake(self, waiter: Any) -> None:
             gevent.spawn_later(0.02, turns.wake, waiter)

@@ -88,18 +88,22 @@ def test_a_user_that_was_killed_meanwhile_is_left_alone(fresh: Turns) -> None:
     assert killed.ready()
 
 
-@pytest.mark.parametrize("paced", [True, False])
+@pytest.mark.parametrize(
+    ("paced", "sending", "waited"), [(True, False, True), (False, False, False), (True, True, False)]
+)
 def test_only_a_busy_loop_that_may_wait_does(
-    fresh: Turns, monkeypatch: pytest.MonkeyPatch, paced: bool
+    fresh: Turns, monkeypatch: pytest.MonkeyPatch, paced: bool, sending: bool, waited: bool
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr(module, "_block", waits.append)
     monkeypatch.setattr(module, "PACE_S", 30.0)  # however slow the machine is
     fresh.paced = paced
+    if sending:
+        fresh.sending.add("a request")
     until_s = time.monotonic() + 10
     turned = 0
     while turned < 5 and time.monotonic() < until_s:
         gevent.sleep(0.001)
         turned += 1
-    assert (len(waits) > 0) == paced
+    assert (len(waits) > 0) == waited
     assert all(0 < wait_s <= 30.0 for wait_s in waits)
