@@ -38,15 +38,15 @@ def outcome(
     worse = [change for change in judged if change.word == "regression"]
     better = [change for change in judged if change.word == "improvement"]
     capped = f"the cap {cap_move} from {' to '.join(caps)}"
-    if not changes:
-        said = "Nothing to compare: the runs share no step with enough good requests."
-    elif worse or cap_move == "fell":
+    if worse or cap_move == "fell":
         parts = [capped] if cap_move == "fell" else []
         if worse:
             many = f"{len(worse)} of {len(judged)} figures {'are' if len(worse) > 1 else 'is'}"
             parts.append(f"{many} worse by more than {100 * threshold:g} %, most {_most(worse)}")
             parts += _overall(worse)
         said = f"Regression: {'; '.join(parts)}."
+    elif not changes:
+        said = "Nothing to compare: the runs share no step with enough good requests."
     elif not judged:
         said = "Nothing to judge: all steps that the runs share lie above the cap of A."
     else:

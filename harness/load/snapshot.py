@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from harness.analysis.hold import vote_between
 from harness.load.conclusion import conclusion, is_left_out, step_notes, step_votes
 from harness.load.judge import last_pair
@@ -57,7 +59,7 @@ class Live:
             "experiment": step.phase.experiment,
             "load": step.phase.users if step.phase.users is not None else step.phase.rate,
             "done": step.t1_ns is not None,
-            **{name: getattr(step.figures(), name) for name in step.figures().__struct_fields__},
+            **msgspec.structs.asdict(step.figures()),
             "votes": None if vote is None else [word for key, word in VOTES.items() if getattr(vote, key)],
             "why": "" if vote is None else vote.why,
             "left_out": report is not None and is_left_out(report, step.phase),

@@ -8,6 +8,7 @@ import pytest
 
 from harness.analysis.changes import ALL_KINDS, POWER, _draft, _judged, discoveries, telling
 from harness.analysis.compare import compare
+from harness.analysis.compare_wording import outcome
 from harness.engine.config import Batch, Caches, Prefill
 from harness.engine.presets import PRESETS
 from harness.engine.virtual import ladder, simulate
@@ -172,6 +173,11 @@ def test_runs_that_share_nothing_compare_nothing(baseline) -> None:
     found = compare(baseline, repeat())
     assert (found.changes, found.regressed) == ([], False)
     assert found.text.startswith("Nothing to compare")
+
+
+def test_a_cap_that_fell_is_said_where_the_runs_share_no_step() -> None:
+    said = outcome([], threshold=0.05, cap_move="fell", caps=["8", "3"], comparable=True)
+    assert said == "Regression: the cap fell from 8 to 3."
 
 
 def test_runs_without_a_request_compare_nothing() -> None:
