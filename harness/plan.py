@@ -41,6 +41,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     hold: Hold
     requests: int | None = None  # ends after exactly so many; None: by the rules of `hold`
 
+    @property
+    def load(self) -> float:
+        """Users, or requests/s."""
+        return float(self.users if self.users is not None else self.rate or 0.0)
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All phases of a run and the payloads they draw from."""

@@ -62,10 +62,9 @@ def _tone(report: Report) -> Tone:
 
 def step_votes(report: Report, phase: Phase) -> Vote | None:
     """Return the votes of the verdict at a phase's load."""
-    load = phase.users if phase.users is not None else phase.rate
     votes = report.knee.votes if report.knee is not None and phase.experiment == "steps" else []
     step = _step(report, phase)
-    return next((vote for vote in votes if vote.users == load and step is not None and step.used), None)
+    return next((vote for vote in votes if vote.users == phase.load and step is not None and step.used), None)
 
 
 def is_left_out(report: Report, phase: Phase) -> bool:

@@ -128,16 +128,19 @@ class Exchange:
         self._over, self._end_ns, self._last_wait_ns = True, end_ns, self._connection.wait_ns
         self._connection.detach()  # what comes until the user wakes is no part of this answer
         self._timer.stop()
-        if self._streamed:
-            self._reader.end()
-        elif self._closed_in_order or self._framing.complete:
-            self._read_whole()
+        try:
+            self._read_rest()
+        except Exception as bug:
+            self._bug = bug
         if self._reader.done:
             self._end_ns = self._last_ns
         self._turns.wake(self._waiter)
 
-    def _read_whole(self) -> None:
-        body = b"".join(self._body)
+    def _read_rest(self) -> None:
+        if self._streamed:
+            self._reader.end()
+            return
+        body = b"".join(self._body) if self._closed_in_order or self._framing.complete else b""
         if body.strip() and self._framing.status is not None and self._framing.status < 300:
             self._reader.whole(body)
 

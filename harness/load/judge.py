@@ -38,10 +38,10 @@ def decided(steps: Sequence[Step]) -> bool:
 def last_pair(steps: Sequence[Step]) -> tuple[StepSample, StepSample] | None:
     """Return the step below the last one, and the last one; None where there is none below it."""
     last = steps[-1]
-    below = [step for step in steps[:-1] if _load(step) < _load(last) and step.t1_ns is not None]
+    below = [step for step in steps[:-1] if step.phase.load < last.phase.load and step.t1_ns is not None]
     if not below:
         return None
-    previous = max(reversed(below), key=_load)
+    previous = max(reversed(below), key=lambda step: step.phase.load)
     in_tokens = _counts_tokens([previous, last])
     return sample_of(previous, in_tokens=in_tokens), sample_of(last, in_tokens=in_tokens)
 
@@ -56,7 +56,7 @@ def refinements(steps: Sequence[Step]) -> list[int]:
         return []
     in_tokens = _counts_tokens(measured)
     knee = find_knee([sample_of(step, in_tokens=in_tokens) for step in measured])
-    return [round(users) for users in between([_load(step) for step in measured], knee)]
+    return [round(users) for users in between([step.phase.load for step in measured], knee)]
 
 
 def sample_of(step: Step, *, in_tokens: bool) -> StepSample:
@@ -68,7 +68,7 @@ def sample_of(step: Step, *, in_tokens: bool) -> StepSample:
     good = sorted((row for row in step.window if row.ok), key=lambda row: row.end_ns)
     work = [float(row.out_tokens or 0) if in_tokens else 1.0 for row in good]
     return StepSample(
-        load=_load(step),
+        load=step.phase.load,
         seconds=step.seconds or 1.0,
         latency_ms=np.array([row.latency_ms for row in good]),
         work=np.array(work),
@@ -80,10 +80,6 @@ def sample_of(step: Step, *, in_tokens: bool) -> StepSample:
         open_loop=step.phase.users is None,
         label=step.phase.label,
     )
-
-
-def _load(step: Step) -> float:
-    return float(step.phase.users if step.phase.users is not None else step.phase.rate or 0.0)
 
 
 def _counts_tokens(steps: Sequence[Step]) -> bool:

@@ -57,7 +57,7 @@ class Live:
         return {
             "label": step.phase.label,
             "experiment": step.phase.experiment,
-            "load": step.phase.users if step.phase.users is not None else step.phase.rate,
+            "load": step.phase.load,
             "done": step.t1_ns is not None,
             **msgspec.structs.asdict(step.figures()),
             "votes": None if vote is None else [word for key, word in VOTES.items() if getattr(vote, key)],

@@ -351,13 +351,14 @@ def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
     assert (answer.outcome, answer.chunks, answer.error) == ("ok", 2, None)
 
 
-def test_a_fault_of_ours_is_raised_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("raw", [GOOD, plain("200 OK", json.dumps(text()).encode(), JSON)])
+def test_a_fault_of_ours_is_raised_not_counted(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, event: Any) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("harness.load.sse.Reader._take", broken)
-    with pytest.raises(ZeroDivisionError):
-        exchanged(GOOD)
+    with gevent.Timeout(10), pytest.raises(ZeroDivisionError):
+        exchanged(raw)
 
 
 def test_a_loop_in_which_nothing_is_left_has_no_timer_left() -> None:
