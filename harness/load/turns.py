@@ -7,11 +7,11 @@ ended exchanges queue up, and after `WAKE_NS` of waking the loop reads again.
 
 Not too many turns: at 256 streams a turn that reads one or two chunks costs more in polling and cold caches
 than in reading. A turn that would begin within `PACE_S` of the last one waits, as network cards do with
-interrupts. The kernel has stamped what comes meanwhile, so no time of an answer is bent; a user's next
-request, and each turn of a handshake, may come that much later. Nothing waits where the kernel gives no
-stamps, nor while a request is being sent: each turn sends a part of it, so a body of 8 MB over TLS would take
-twice as long, and its first text with it. It saves about a quarter of the CPU per chunk at 256 streams of a
-chunk every 10 ms, and a third at 64.
+interrupts. The kernel has stamped what comes meanwhile, so a time is bent only where two pieces of one answer
+come within that while, by less than it; a user's next request, and each turn of a handshake, may come that
+much later. Nothing waits where the kernel gives no stamps, nor while a request is being sent: each turn sends
+a part of it, so a body of 8 MB over TLS would take twice as long, and its first text with it. It saves about
+a quarter of the CPU per chunk at 256 streams of a chunk every 10 ms, and a third at 64.
 """
 
 from __future__ import annotations
