@@ -82,9 +82,14 @@ def record_of(
 
 
 def ask_before_load(client: Client, body: Body, asker: str, seq: int, *, first: bool = False) -> Request:
-    """Send a request that belongs to no phase and return its record; the record names no run yet."""
+    """Send a request that belongs to no phase and return its record; the record names no run yet.
+
+    Raises what was raised into the greenlet while it waited: there is no run yet that could end in order.
+    """
     req_id = uuid.uuid4().hex
     answer = client.send(body.segments, req_id, length=body.length)
+    if answer.killed is not None:
+        raise answer.killed
     return record_of(
         answer,
         body,

@@ -1,8 +1,11 @@
 """Lengths in tokens are met by the target's own count."""
 
 import json
+import socket
 from pathlib import Path
 
+import gevent
+import gevent.socket
 import pytest
 
 from harness.profile_reader import parse_profile
@@ -41,3 +44,16 @@ def test_the_service_gets_as_many_tokens_as_asked_for(knee, start_engine, tmp_pa
     assert counted["long"] == pytest.approx(700, rel=0.02)
     problems = json.loads((run_dir / "run.json").read_text())["problems"]
     assert "tokens_estimated" not in {problem["code"] for problem in problems}
+
+
+def test_a_stop_while_the_target_is_asked_is_not_taken_for_a_failed_request() -> None:
+    from harness.load.calibration import calibrated
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        asking = gevent.spawn(
+            calibrated, parse_profile(PROFILE.replace("URL", url), file=Path("p.yaml")), lambda _: None
+        )
+        gevent.socket.wait_read(silent.fileno(), timeout=20)
+        asking.kill(timeout=20)
+    assert isinstance(asking.value, gevent.GreenletExit)
