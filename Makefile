@@ -11,7 +11,7 @@ demo: $(VENV)/.runtime
 	$(BIN)/knee demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

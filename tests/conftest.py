@@ -1,5 +1,6 @@
 """Services that tests need: each started by the test on a free port, and ended after it."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,17 @@ from harness.commands.processes import harness_command, running
 
 settings.register_profile("busy", deadline=None)  # a busy machine is no failure
 settings.load_profile("busy")
+
+# A shell lets what it runs in the background ignore SIGINT, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests in one process, and all that start real load in the same one: it is not doubled."""
+    for item in items:
+        real = item.get_closest_marker("end_to_end") is not None
+        item.add_marker(pytest.mark.xdist_group("end_to_end" if real else str(item.path)))
 
 
 @pytest.fixture
