@@ -16,7 +16,7 @@ from harness.commands.processes import harness_command, running
 settings.register_profile("busy", deadline=None)  # a busy machine is no failure
 settings.load_profile("busy")
 
-# A shell lets what it runs in the background ignore SIGINT, and so would every process that a test interrupts.
+# A shell lets what it runs in the background ignore SIGINT; every process that a test interrupts would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
