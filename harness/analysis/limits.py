@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from harness.profile import Slo
+from harness.records import BEFORE_LOAD
 from harness.results import Experiment, Limit, Load, Quantiles, Report, Step
 from harness.rundir import Table
 
@@ -40,7 +41,7 @@ class _Number:
 def derive_limits(report: Report, slo: Slo, requests: Table) -> list[Limit]:
     """Return every limit of limits.yaml, in its order; value None where the run does not support it."""
     capped = _capped(report)
-    good = requests[requests["outcome"] == "ok"]
+    good = requests[(requests["outcome"] == "ok") & (requests["phase"] != BEFORE_LOAD)]
     if capped is not None:
         good = good[good["phase"] == capped.phase]
     where = f"at the cap of {capped.label}" if capped is not None else "in the run"

@@ -12,9 +12,10 @@ from harness.analysis.stats import Floats
 from harness.analysis.steps import occupancy
 from harness.profile import MIN_GOOD, Profile
 from harness.records import Problem
-from harness.results import Step
+from harness.results import ClientStats, Step
 
 HIT_LEAST = 0.01
+IDLE_CLIENT = 0.2  # of a core: a load generator below this did not lack one
 MIX_SHIFT = 0.1  # of all good requests
 RISE = 1.25  # of the median latency, from the first to the last third of a window
 DRIFT = 0.1  # of the mean latency
@@ -104,8 +105,7 @@ def client_problems(steps: Sequence[Step]) -> Iterator[Problem]:
         if step.client.limited:
             text = (
                 f"Arrived bytes waited {step.client.lag_p99_ms:.0f} ms (p99) in the load generator: the step "
-                f"measures the client and leaves the verdict. {step.client.processes_needed} processes would "
-                "have carried it."
+                f"measures the client and leaves the verdict. {_client_remedy(step.client)}"
             )
             yield Problem(code="client_limited", step=step.label, text=text)
     measured = [step for step in steps if step.n + step.failures]
@@ -115,6 +115,15 @@ def client_problems(steps: Sequence[Step]) -> Iterator[Problem]:
             "not proved."
         )
         yield Problem(code="client_lag_unknown", text=text)
+
+
+def _client_remedy(client: ClientStats) -> str:
+    if client.cpu is not None and client.cpu < IDLE_CLIENT:
+        return (
+            f"On average it used only {100 * client.cpu:.0f} % of a core: other programs held it up, or very "
+            "many answers at one moment, against which more processes help."
+        )
+    return f"{client.processes_needed} processes would have carried it."
 
 
 def traffic_problems(profile: Profile, pairs: Sequence[tuple[Window, Step]], rows: Rows) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ import yaml
 from harness.analysis.assess import assess
 from harness.analysis.limits import derive_limits, limits_yaml, round_up
 from harness.profile import Slo
-from harness.records import Request
+from harness.records import BEFORE_LOAD, Request
 from harness.results import Experiment, Knee, Limit, Quantiles, Report, Step
 
 from . import runs
@@ -109,6 +109,13 @@ def test_the_sweep_sets_the_side_where_it_went_further_or_found_a_bound(swept, b
     data = report(experiments=sweep("jump" if bounded else "flat", swept, bounded=bounded))
     found = values(derive_limits(data, Slo(), table(in_img=1, img_wh=[(768, 768)])))
     assert (found["max_image_side"], found["max_image_pixels"]) == (side, side * side)
+
+
+def test_a_request_before_the_load_is_no_size_that_was_served() -> None:
+    asked = request(0, 1, 50, in_tokens=1000, phase=BEFORE_LOAD, in_img=2)
+    rows = runs.table(Request, [asked, request(1, 3, 50, in_tokens=100, phase=1)])
+    found = values(derive_limits(report(knee=Knee(status="insufficient")), Slo(), rows))
+    assert (found["max_input_tokens"], found["max_images_per_request"]) == (100, None)
 
 
 def test_the_file_derives_each_number_in_a_comment_and_names_what_is_left_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 from harness.analysis.assess import assess
 from harness.analysis.load_problems import latency_rise, log_change
 from harness.profile import Hold, Load, Observe, PayloadSpec, Traffic
-from harness.records import ClockExchange, EngineSample, GpuSample, Problem, WorkerInfo
+from harness.records import ClientSample, ClockExchange, EngineSample, GpuSample, Problem, WorkerInfo
 
 from . import runs
 from .runs import MS, SECOND, WALL_NS, phase, request
@@ -145,6 +145,22 @@ def test_the_change_of_two_means_comes_with_its_error() -> None:
     changes = [log_change(draws.normal(100, 20, 60), draws.normal(120, 20, 60)) for _ in range(300)]
     missed = np.mean([abs(change - np.log(1.2)) > 2 * error for change, error in changes])
     assert missed < 0.09
+
+
+@pytest.mark.parametrize(
+    ("cpu", "said"),
+    [(0.03, "only 3 % of a core: other programs held it up"), (0.9, "2 processes would have carried it")],
+)
+def test_a_client_that_lagged_is_told_more_processes_only_where_it_was_busy(cpu, said) -> None:
+    seconds = [
+        ClientSample(
+            worker="w", wall_ns=WALL_NS + k * SECOND, mono_ns=0, phase=0, users=1, in_flight=1, cpu=cpu
+        )
+        for k in range(1, 10)
+    ]
+    (found,) = problems(busy(1, client_lag_ms=40.0), client=seconds)
+    assert found[:2] == ("client_limited", "1 user")
+    assert said in found[2]
 
 
 def test_unknown_client_lag_is_said() -> None:
