@@ -120,6 +120,9 @@ class Conductor:
 
     def interrupt(self, reason: str) -> None:
         """End the run now; what was measured is kept and reported."""
+        if self.analysing:  # its load is over, and only the report is to come
+            self.done.wait()
+            return
         if self._main is not None and self._main is not gevent.getcurrent():
             self._main.kill()
         self.ladder.stop(reason)
