@@ -27,6 +27,7 @@ from harness.load.target import Target
 from harness.load.turns import turns
 from harness.records import Outcome
 
+END_S = 1.0  # from [DONE] to the end of the body; then the connection is given up, the answer is whole
 MAX_BODY_BYTES = 64 << 20  # of an answer that is not streamed
 CLOSED = "the connection was closed"
 _LATE = {
@@ -112,6 +113,8 @@ class Exchange:
             self._text_came, self._text_wait_ns = True, self._connection.wait_ns
         if self._framing.complete or self._broken is not None or self._bug is not None:
             self._finish(at_ns)
+        elif self._reader.done:
+            self._on_timer()  # the end of the body is waited for no longer than END_S
 
     def sent(self) -> None:
         self._sent_ns = time.monotonic_ns()
@@ -166,7 +169,9 @@ class Exchange:
         """Return the seconds left to the nearest deadline, and what passing it means."""
         limits = self._target.timeouts
         nearest: tuple[float, Outcome] = (self._start_ns / 1e9 + limits.total_s, "timeout_total")
-        if self._reader.stamps or (self._head_ns is not None and not self._streamed):
+        if self._reader.done:
+            nearest = min(nearest, (self._last_ns / 1e9 + END_S, "timeout_idle"))
+        elif self._reader.stamps or (self._head_ns is not None and not self._streamed):
             nearest = min(nearest, (self._last_ns / 1e9 + limits.idle_s, "timeout_idle"))
         elif self._target.stream:
             nearest = min(nearest, (self._start_ns / 1e9 + limits.ttft_s, "timeout_ttft"))
@@ -217,7 +222,7 @@ class Exchange:
             return ("rejected" if is_rejection(reader.error) else "in_band_error"), error_text(reader.error)
         if self._late is not None and not reader.done:
             return self._late, _LATE[self._late]
-        if self._broken or reader.malformed:
+        if (self._broken and not reader.done) or reader.malformed:
             return "malformed", self._broken or reader.malformed
         return self._ending()
 

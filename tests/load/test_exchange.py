@@ -365,3 +365,25 @@ def test_a_loop_in_which_nothing_is_left_has_no_timer_left() -> None:
     exchanged(GOOD)
     waited: Literal[True] | None = gevent.get_hub().join(timeout=1)
     assert waited is True
+
+
+def test_bytes_after_a_whole_answer_cost_the_connection_only() -> None:
+    made = exchanged(GOOD + b"HTTP/1.1 500 Oops\r\n\r\n")
+    answer = made.describe()
+    assert (answer.outcome, answer.chunks, answer.status) == ("ok", 2, 200)
+    assert not made.keeps_connection
+
+
+def test_a_body_that_does_not_end_after_done_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The idle limit is 5 s: what ends this answer is the shorter wait."""
+    monkeypatch.setattr(exchange_module, "END_S", 0.05)
+    limits: list[float] = []
+    set_timer = Exchange._set_timer
+    monkeypatch.setattr(
+        Exchange, "_set_timer", lambda self, left_s: (limits.append(left_s), set_timer(self, left_s))[1]
+    )
+    made = exchanged(STREAM_HEAD, chunk(text(), DONE), 9.0)
+    answer = made.describe()
+    assert (answer.outcome, answer.error) == ("ok", None)
+    assert not made.keeps_connection
+    assert limits[-1] < 1
