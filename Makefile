@@ -5,13 +5,20 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint install bench validate clean
+.PHONY: demo test test-units test-end-to-end lint install bench validate clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/knee demo
 
+# Tests with real load mostly wait, and must not run beside each other: all others run beside them.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-units test-end-to-end
+
+test-units:
+	$(BIN)/python -m pytest -m "not end_to_end"
+
+test-end-to-end:
+	$(BIN)/python -m pytest -m end_to_end
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

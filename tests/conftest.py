@@ -21,13 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, and all that start real load in the same one: it is not doubled."""
-    for item in items:
-        real = item.get_closest_marker("end_to_end") is not None
-        item.add_marker(pytest.mark.xdist_group("end_to_end" if real else str(item.path)))
-
-
 @pytest.fixture
 def free_port() -> Callable[[], int]:
     """Return a function that gives ports of this machine on which nothing listens."""
