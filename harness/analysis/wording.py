@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.results import Knee, Load
+from collections.abc import Sequence
+
+from harness.results import Knee, Load, Step
 
 SENTENCES: dict[str, str] = {
     "knee": "The service carries {cap}; at {knee_step}, latency outruns throughput.",
@@ -22,6 +24,11 @@ SENTENCES: dict[str, str] = {
     "load_not_applied.any": "The load asked for was not applied: no verdict.",
 }
 MORE = " About {n:,} more good requests at these steps would decide it."
+
+
+def load_unit(steps: Sequence[Step]) -> str:
+    """Return the unit of the steps' load, in the plural: users, or rates where none has users."""
+    return "users" if any(step.users is not None for step in steps) else "req/s"
 
 
 def verdict_sentence(knee: Knee, unit: str = "users") -> str:

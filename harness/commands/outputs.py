@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness import rundir
 from harness.analysis.limits import limits_yaml
-from harness.analysis.wording import verdict_sentence
+from harness.analysis.wording import load_unit, verdict_sentence
 from harness.commands.tables import console, plain_table
 from harness.report.junit import junit as render_junit
 from harness.report.render import render
@@ -56,8 +56,7 @@ def print_verdict(run_dir: Path, report: Report) -> None:
     if steps and report.knee is not None:
         out.print(_table(steps))
     if report.knee is not None:
-        unit = "users" if any(step.users is not None for step in steps) else "req/s"
-        out.print(f"[bold]{verdict_sentence(report.knee, unit)}[/bold]")
+        out.print(f"[bold]{verdict_sentence(report.knee, load_unit(steps))}[/bold]")
         for key in ("status", "cap", "knee_step", "steady"):
             value = getattr(report.knee, key)
             out.print(f"  {key}: {value:g}" if isinstance(value, float | int) else f"  {key}: {value or '-'}")

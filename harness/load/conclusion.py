@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.analysis.wording import verdict_sentence
+from harness.analysis.wording import load_unit, verdict_sentence
 from harness.plan import Phase
 from harness.results import Knee, Report, Step, Vote
 
@@ -28,8 +28,7 @@ def conclusion(report: Report) -> Conclusion:
     """Return what a report concludes."""
     sentences = [found.text for found in report.experiments.values()]
     if report.knee is not None:
-        unit = "users" if any(step.users is not None for step in report.steps) else "req/s"
-        sentences.insert(0, verdict_sentence(report.knee, unit))
+        sentences.insert(0, verdict_sentence(report.knee, load_unit(report.steps)))
     facts = [("Status", report.knee.status.replace("_", " ")), *_of_knee(report.knee)] if report.knee else []
     if report.bottleneck is not None:
         where = f"{report.bottleneck.stage}, {report.bottleneck.resource.replace('_', ' ')}"
